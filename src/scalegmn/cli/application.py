@@ -1,0 +1,112 @@
+"""The typer application, and the one place where an exception becomes a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from scalegmn.errors import ScaleGMNError
+
+OK, INTERNAL_ERROR, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+# ClickException, the base of all usage errors; typer exports only this descendant of it.
+_UsageError: Any = typer.BadParameter.__mro__[2]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from scalegmn import __version__
+
+        typer.echo(f"scalegmn {__version__}")
+        raise typer.Exit()
+
+
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Metanetworks: neural networks that read the weights of other neural networks."""
+
+
+def create_app() -> typer.Typer:
+    """Return an application with the global options and no commands."""
+    app = typer.Typer(name="scalegmn", rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.callback(epilog=examples("scalegmn COMMAND --help"))(_global_options)
+    return app
+
+
+def examples(*lines: str) -> str:
+    r"""Return the end of a command's help: its examples, one on each line.
+
+    Example:
+        >>> examples("scalegmn inspect model.pt")
+        'Example:\n\nscalegmn inspect model.pt'
+    """
+    from rich.markup import escape
+
+    return "\n\n".join(["Example:" if len(lines) == 1 else "Examples:", *map(escape, lines)])
+
+
+def run(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code.
+
+    0 done, 1 a mistake of ours or a closed pipe, 2 bad input or usage, 130 interrupted.
+
+    Arguments:
+        app: the application whose command is run.
+        arguments: the words after the program's name; `--debug` is understood anywhere before `--`.
+    """
+    arguments, debug = _take_debug(arguments)
+    try:
+        command = typer.main.get_command(app)
+        # Without standalone mode an early exit is returned as its code; commands themselves return None.
+        code = command.main(args=arguments or ["--help"], prog_name="scalegmn", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except ScaleGMNError as error:
+        return _fail(BAD_INPUT, f"error: {error}", debug)
+    except _UsageError as error:
+        return _fail(BAD_INPUT, f"error: {error.format_message()}{_help_hint(error)}", debug=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(INTERRUPTED, "interrupted", debug)
+    except BrokenPipeError:
+        # The reader went away; the interpreter must not fail again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERNAL_ERROR
+    except Exception as error:
+        hint = "" if debug else " (run again with --debug for the traceback)"
+        return _fail(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}{hint}", debug)
+
+
+def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    options = [word for word in words[:end] if word != "--debug"]
+    return options + words[end:], len(options) < end
+
+
+def _help_hint(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    return f" (see {context.command_path} --help)" if context is not None else ""
+
+
+def _fail(code: int, message: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    typer.echo(" ".join(message.split()), err=True)
+    return code
+
+
+app = create_app()
+
+
+def main() -> NoReturn:
+    """Run the command line of this process."""
+    sys.exit(run(app, sys.argv[1:]))

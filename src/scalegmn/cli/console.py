@@ -1,0 +1,83 @@
+"""What the commands share for writing: tables to stdout, JSON to stdout, notes and progress to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
+
+# A pipe or a file has no width; tables written there should not be squeezed into 80 columns.
+_PIPE_WIDTH = 120
+
+
+def stdout() -> Console:
+    """Return the console for a command's answer."""
+    from rich.console import Console
+
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=_PIPE_WIDTH if wide else None)
+
+
+def stderr() -> Console:
+    """Return the console for notes and progress, which are not part of the answer."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def note(message: str) -> None:
+    """Write one plain line to stderr."""
+    sys.stderr.write(message + "\n")
+
+
+def print_json(value: Json) -> None:
+    """Write `value` to stdout as strict JSON; numbers that JSON lacks (nan, inf) become null.
+
+    Example:
+        >>> print_json({"accuracy": 0.5, "loss": float("nan")})
+        {
+          "accuracy": 0.5,
+          "loss": null
+        }
+    """
+    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Json) -> Json:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(entry) for entry in value]
+    return value
+
+
+def track(items: Iterable[T], description: str, *, total: int | None = None) -> Iterator[T]:
+    """Yield `items`, with a progress bar on stderr where stderr is a terminal and nothing elsewhere.
+
+    Arguments:
+        items: what to go through.
+        description: the words in front of the bar.
+        total: the number of items, where `items` has no length.
+
+    Example:
+        >>> list(track([1, 2, 3], "counting"))
+        [1, 2, 3]
+    """
+    console = stderr()
+    if not console.is_terminal:
+        yield from items
+        return
+    from rich.progress import track as bar
+
+    yield from bar(items, description=description, total=total, console=console, transient=True)
