@@ -1,0 +1,1 @@
+"""Metanetworks: ScaleGMN and its peers, under one interface."""

@@ -1,0 +1,105 @@
+"""What every metanetwork is: invariant models give one vector per network, editors give new networks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..architecture import Architecture
+from ..errors import ScaleGMNError
+from ..networks import Networks, group_by_architecture
+
+
+class Metanetwork(nn.Module, ABC):
+    """A network that reads networks of known architectures.
+
+    Arguments:
+        architectures: Every architecture it will meet; sizes that must be fixed come from this list.
+    """
+
+    def __init__(self, architectures: Sequence[Architecture]) -> None:
+        super().__init__()
+        if not architectures:
+            raise ScaleGMNError("architectures: expected at least one, got none")
+        self.architectures = tuple(dict.fromkeys(architectures))
+
+    def prepare(self, training: Sequence[Networks]) -> None:  # noqa: B027
+        """See (a sample of) the training networks once before training, for input normalisation."""
+
+    def accepts(self, networks: Networks) -> Networks:
+        """Complain about an architecture that the model was not built for."""
+        if networks.architecture not in self.architectures:
+            known = "; ".join(str(a) for a in self.architectures)
+            raise ScaleGMNError(f"architecture: this model was built for {known}; got {networks.architecture}")
+        return networks
+
+    def extra_repr(self) -> str:
+        parameters = sum(p.numel() for p in self.parameters())
+        groups = dict.fromkeys(str(g) for a in self.architectures for g in a.groups[1:-1])
+        inputs = "; ".join(str(a) for a in self.architectures)
+        return f"inputs: {inputs}, groups: {', '.join(groups)}, parameters: {parameters:,}"
+
+
+class InvariantModel(Metanetwork, ABC):
+    """One vector per network: `forward` gives (B, outputs), `embed` what comes just before the last map."""
+
+    @abstractmethod
+    def embed_one(self, networks: Networks) -> Tensor:
+        """The invariant embedding (B, d) of a batch of one architecture."""
+
+    @abstractmethod
+    def read(self, embedding: Tensor) -> Tensor:
+        """The outputs (B, outputs) that belong to embeddings (B, d)."""
+
+    def embed(self, networks: Networks | Sequence[Networks]) -> Tensor:
+        """The invariant embedding (B, d), in the order of the input."""
+        if isinstance(networks, Networks):
+            return self.embed_one(self.accepts(networks))
+        groups = group_by_architecture(networks)
+        found = torch.cat([self.embed_one(self.accepts(batch)) for batch, _ in groups])
+        order = torch.cat([positions for _, positions in groups]).argsort()
+        return found[order.to(found.device)]
+
+    def forward(self, networks: Networks | Sequence[Networks]) -> Tensor:
+        """One vector per network (B, outputs), in the order of the input."""
+        return self.read(self.embed(networks))
+
+
+class Editor(Metanetwork, ABC):
+    r"""New networks from old: \(\theta' = \theta + \gamma f(\theta)\), gamma learned per tensor of parameters.
+
+    With `copies=k` it predicts k parameter sets for every network; their outputs are averaged (`render`).
+
+    Arguments:
+        architectures: As in `Metanetwork`.
+        gamma: The initial value of every gamma.
+        copies: Number of parameter sets per network.
+    """
+
+    def __init__(self, architectures: Sequence[Architecture], *, gamma: float = 0.01, copies: int = 1) -> None:
+        super().__init__(architectures)
+        self.copies = copies
+        segments = max(len(a.segments) for a in self.architectures)
+        self.gamma = nn.Parameter(torch.full((segments,), gamma))
+
+    @abstractmethod
+    def direction(self, networks: Networks) -> Tensor:
+        """f(theta) as (B, copies, P) for a batch of one architecture, moving as the parameters do."""
+
+    def forward(self, networks: Networks) -> Networks:
+        """New networks; with copies > 1, the copies of network i are at i * copies, ..."""
+        self.accepts(networks)
+        sizes = torch.tensor([s.size for s in networks.architecture.segments], device=networks.device)
+        gamma = self.gamma[: len(sizes)].repeat_interleave(sizes)
+        edited = networks.parameters[:, None] + gamma * self.direction(networks)
+        if self.copies == 1:
+            return networks.replace(edited[:, 0])
+        return Networks(networks.architecture, edited.flatten(0, 1))
+
+    def render(self, networks: Networks, x: Tensor) -> Tensor:
+        """Outputs (B, N, n_L) of the edited networks on common inputs (N, n_0), averaged over copies."""
+        y = self(networks).evaluate(x)
+        return y.unflatten(0, (len(networks), self.copies)).mean(1)
