@@ -11,7 +11,8 @@ setup: $(STAMP)
 # The stamp makes a second call start at once; a change of requirements installs again.
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo 'installing into $(VENV) (a few minutes the first time)'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: setup

@@ -1,0 +1,149 @@
+"""Imports run one way. The order is stated here and in docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import scalegmn
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "scalegmn"
+
+ORDER = (
+    "errors < groups < activations < intertwiner < architecture < networks, evaluate < convert < transform "
+    "< canonical < testing < nn < models < zoo < tasks < training < report < cli"
+)
+LEVEL = {name.strip(): level for level, names in enumerate(ORDER.split("<")) for name in names.split(",")}
+UNRESTRICTED = {"cli", "__main__", "__init__"}
+# (importer, imported): allowed inside a function only.
+DEFERRED = {("networks", "convert")}
+
+
+def imported_modules(path: Path, package: Path) -> Iterator[tuple[str, bool, int]]:
+    """Yield (top-level module of ours, whether inside a function, line) for each import in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    deferred = {id(node) for function in functions for node in ast.walk(function)}
+    parents = ["scalegmn", *path.relative_to(package).parts[:-1]]
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            prefix = [*base, *(node.module.split(".") if node.module else [])]
+            names = [".".join([*prefix, alias.name]) for alias in node.names]
+        for name in names:
+            top, *rest = name.split(".")
+            if top == "scalegmn":
+                yield (rest[0] if rest else "__init__"), id(node) in deferred, node.lineno
+
+
+def complaints(package: Path) -> list[str]:
+    """Return one line for each module without a place and each import against the order."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        importer = path.relative_to(package).parts[0].removesuffix(".py")
+        if importer in UNRESTRICTED:
+            continue
+        if importer not in LEVEL:
+            found.append(f"{importer}: unknown module; give it a place in ORDER and in docs/architecture.md")
+            continue
+        for imported, deferred, line in imported_modules(path, package):
+            where = f"{path.relative_to(package)}:{line}"
+            if imported == importer or imported == "__version__":
+                continue
+            if imported not in LEVEL:
+                found.append(f"{where}: import `{imported}` from the module that defines it")
+            elif LEVEL[imported] > LEVEL[importer] and not (deferred and (importer, imported) in DEFERRED):
+                found.append(f"{where}: {importer} imports {imported}, which comes later in the order")
+    return found
+
+
+def test_imports_run_one_way() -> None:
+    assert complaints(PACKAGE) == []
+
+
+def test_documentation_states_the_same_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = re.search(r"## Import order.*?```\n(.*?)```", text, flags=re.DOTALL)
+    assert block is not None
+    assert block[1].split() == ORDER.split()
+
+
+def test_documentation_names_every_module() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = {
+        name for row in re.findall(r"^\| (`.*?) \|", text, flags=re.M) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert rows == set(LEVEL)
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "complaint"),
+    [
+        ("groups.py", "from scalegmn.nn.blocks import Message", "groups imports nn"),
+        ("groups.py", "import scalegmn.zoo", "groups imports zoo"),
+        ("groups.py", "from . import models", "groups imports models"),
+        ("nn/blocks.py", "from ..training import loop", "nn imports training"),
+        ("nn/blocks.py", "from scalegmn import Networks", "from the module that defines it"),
+        ("nn/blocks.py", "def f():\n    import scalegmn.zoo", "nn imports zoo"),
+        ("networks.py", "from scalegmn.convert import fx", "networks imports convert"),
+        ("helpers.py", "", "unknown module"),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path: Path, file: str, source: str, complaint: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(source)
+    (found,) = complaints(tmp_path)
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        (
+            "nn/blocks.py",
+            "from scalegmn.groups import Sign\nfrom . import init\nfrom .init import x",
+        ),
+        (
+            "networks.py",
+            "import scalegmn.evaluate\ndef f():\n    from scalegmn.convert import fx",
+        ),
+        ("evaluate.py", "from scalegmn.networks import Networks\nimport torch"),
+        ("cli/train.py", "from scalegmn import __version__, Networks\nimport scalegmn.training"),
+    ],
+)
+def test_a_right_import_is_left_alone(tmp_path: Path, file: str, source: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(source)
+    assert complaints(tmp_path) == []
+
+
+def test_type_checkers_and_the_interpreter_see_the_same_exports() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    declared = {
+        alias.asname: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert declared == scalegmn._EXPORTS
+
+
+@pytest.mark.parametrize("name", scalegmn.__all__)
+def test_every_export_exists(name: str) -> None:
+    assert getattr(scalegmn, name) is not None
+    assert name in dir(scalegmn)
+
+
+def test_an_unknown_export_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        importlib.import_module("scalegmn").Nothing  # noqa: B018
