@@ -89,11 +89,13 @@ class Layer:
         size: Number of neurons.
         activation: Applied to the pre-activation.
         bias: Whether it has a bias.
+        offset: A fixed number added after the activation, as the +0.5 of some implicit representations.
     """
 
     size: int
     activation: Activation = field(default_factory=lambda: Activation("identity"))
     bias: bool = True
+    offset: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -384,7 +386,8 @@ def _permutation_pins(architecture: Architecture) -> list[bool]:
 def _own_group(architecture: Architecture, index: int) -> Group:
     """The group of one layer, before layers that share a slot are intersected."""
     layer = architecture.layers[index]
-    g, phi = layer.activation.group, layer.activation.phi
+    # What is added after the activation does not scale with it.
+    g, phi = (layer.activation.group if layer.offset == 0 else Trivial), layer.activation.phi
     for c in (architecture.connections[i] for i in architecture.outgoing[index]):
         if any(p.is_max for p in c.pools) and not phi.even:
             g = g & PositiveScale

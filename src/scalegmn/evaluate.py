@@ -76,7 +76,8 @@ def respond(architecture: Architecture, parameters: Parameters, x: Tensor) -> Re
         if bias is not None:
             z = z + _over_neurons(bias, z)
         pre.append(z)
-        post.append(layer.activation(z, None if slope is None else _over_neurons(slope, z)))
+        x = layer.activation(z, None if slope is None else _over_neurons(slope, z))
+        post.append(x if layer.offset == 0 else x + layer.offset)
     return Responses(tuple(pre), tuple(post))
 
 
