@@ -42,7 +42,7 @@ class Canvas:
     def picture(self, values: Tensor) -> Tensor:
         """Outputs (B, height * width, channels) as images on the [0, 1] scale."""
         unit = (values - self.low) / (self.high - self.low)
-        return unit.unflatten(1, (self.height, self.width))
+        return unit.reshape(len(values), self.height, self.width, self.channels)
 
     def values(self, images: Tensor) -> Tensor:
         """The outputs (B, height * width, channels) that networks should give for 8-bit images."""

@@ -176,10 +176,11 @@ class Zoo:
         bounds = np.flatnonzero(np.diff(shards[order])) + 1
         for positions in np.split(order, bounds) if len(order) else ():
             shard = int(shards[positions[0]])
-            rows[positions] = self._weights(shard)[numbers[positions] - self._starts[shard]]
+            rows[positions] = self.shard(shard)[numbers[positions] - self._starts[shard]]
         return rows
 
-    def _weights(self, shard: int) -> Array:
+    def shard(self, shard: int) -> Array:
+        """The weights (n, P) of one shard, memory-mapped and read only."""
         found = self._mapped[shard]
         if found is None:
             entry = self._shards[shard]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +56,7 @@ class ZooWriter:
         self.kind = kind
         self.canvas = canvas
         self.arguments: Json = json.loads(json.dumps({"kind": kind, **arguments}, allow_nan=False))
-        self._lock: IO[bytes] | None = None
+        self._unlock: weakref.finalize[..., ZooWriter] | None = None
         self.finished = self._begin()
         self.parts: list[Json] = [] if self.finished else self._complete_parts()
 
@@ -84,7 +86,8 @@ class ZooWriter:
                 raise ScaleGMNError(f"out: {self.path} is not empty and not a zoo; give another directory")
             write_atomically(journal, _dump(self.arguments))
         self._refuse_other(json.loads(journal.read_bytes()), "was begun")
-        self._lock = _lock(journal)
+        # Released when the zoo is finished or the writer is gone.
+        self._unlock = weakref.finalize(self, os.close, _lock(journal))
         return False
 
     def _refuse_other(self, before: Json, what: str) -> None:
@@ -197,8 +200,8 @@ class ZooWriter:
     def _clean(self) -> None:
         for path in (*self.path.glob("part-*.safetensors"), *self.path.glob(".*.tmp"), self.path / JOURNAL):
             path.unlink(missing_ok=True)
-        if self._lock is not None:
-            self._lock.close()
+        if self._unlock is not None:
+            self._unlock()
 
 
 def header_hash(header: Mapping[str, Any]) -> str:
@@ -248,15 +251,15 @@ def _encode_columns(columns: Mapping[str, Column], count: int) -> tuple[dict[str
     return arrays, categories
 
 
-def _lock(path: Path) -> IO[bytes]:
+def _lock(path: Path) -> int:
     """Hold a lock that the system releases when this process ends, however it ends."""
-    file = path.open("rb")
+    descriptor = os.open(path, os.O_RDONLY)
     if sys.platform != "win32":
         import fcntl
 
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            file.close()
+            os.close(descriptor)
             raise ScaleGMNError(f"out: another process is building {path.parent}; wait for it") from error
-    return file
+    return descriptor
