@@ -1,4 +1,4 @@
-"""Random Fourier features: a scalar weight becomes a point on many circles."""
+"""Random Fourier features of scalars (Tancik et al., NeurIPS 2020), which neural functionals use on weights."""
 
 from __future__ import annotations
 
@@ -9,35 +9,32 @@ from torch import Tensor, nn
 
 
 class RandomFourierFeatures(nn.Module):
-    r"""Fixed random frequencies: \(\gamma(x) = [\cos(2 \pi B x), \sin(2 \pi B x)]\) with \(B \sim N(0, \sigma^2 / d)\).
+    r"""\(x \mapsto (\sin 2 \pi f_k x, \cos 2 \pi f_k x)_k\) with fixed random frequencies \(f_k \sim N(0, s^2)\).
 
-    Tancik et al., Fourier features let networks learn high frequency functions, NeurIPS 2020. The division by the
-    input size d keeps the spread of the phases the same for a scalar weight and for a whole kernel.
+    The last dimension of the input, c channels, becomes 2 k c channels.
 
     Arguments:
-        inputs: Size d of the last dimension.
-        frequencies: Number m of frequencies.
-        sigma: Their spread, for inputs of about unit variance.
+        frequencies: Their number k.
+        scale: Their standard deviation s.
 
-    >>> RandomFourierFeatures(1, 16)(torch.rand(5, 8, 4, 1)).shape
-    torch.Size([5, 8, 4, 32])
+    >>> RandomFourierFeatures(8)(torch.randn(4, 10, 3)).shape
+    torch.Size([4, 10, 48])
     """
 
-    frequencies: Tensor
-
-    def __init__(self, inputs: int, frequencies: int, *, sigma: float = 1.0) -> None:
+    def __init__(self, frequencies: int, *, scale: float = 0.5) -> None:
         super().__init__()
-        self.register_buffer("frequencies", sigma / math.sqrt(inputs) * torch.randn(frequencies, inputs))
+        self.scale = scale
+        self.register_buffer("frequencies", scale * torch.randn(frequencies))
 
     @property
-    def outputs(self) -> int:
-        """Size 2m of the features."""
-        return 2 * self.frequencies.shape[0]
+    def factor(self) -> int:
+        """By how much the number of channels grows."""
+        return 2 * len(self.get_buffer("frequencies"))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (..., 2m) of inputs (..., d)."""
-        phase = x @ (2 * math.pi * self.frequencies.T)
-        return torch.cat([phase.cos(), phase.sin()], dim=-1)
+        """Features (..., 2 k c) of inputs (..., c)."""
+        phase = 2 * math.pi * x[..., None] * self.get_buffer("frequencies")
+        return torch.cat((phase.sin(), phase.cos()), dim=-1).flatten(-2)
 
     def extra_repr(self) -> str:
-        return f"{self.frequencies.shape[1]}, {self.frequencies.shape[0]}"
+        return f"frequencies={self.factor // 2}, scale={self.scale:g}"

@@ -1,76 +1,128 @@
-"""Input normalisation: statistics of the training networks, stored with the model."""
+r"""Normalisation of the input networks' parameters, fitted on training networks and stored with the model.
+
+Peers that see raw weights stay at chance without it. `PerParameter` is what most public baselines do, but it
+knows the position of a neuron in its layer: only `PerLayer` and `LayerScale` commute with permutations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..architecture import Architecture
+from ..errors import ScaleGMNError
 from ..networks import Networks, group_by_architecture
 
+Kind = Literal["none", "parameter", "layer", "scale"]
 
-class Normalisation(nn.Module):
-    r"""Standardise parameters, \(\hat\theta = (\theta - \mu) / s\), with statistics of the training networks.
 
-    With `by="tensor"` all weights of a connection share one mean and spread, and so do all biases of a layer: this
-    commutes with permutations. With `by="parameter"` every parameter has its own, which does not.
-    Until `fit` is called it changes nothing.
+class Normalisation(nn.Module, ABC):
+    r"""\(\theta \mapsto (\theta - \mu) / \sigma\), with \(\mu\) and \(\sigma\) for each architecture.
+
+    Before `fit` it changes nothing.
 
     Arguments:
-        architectures: Every architecture it will meet, each with its own statistics.
-        by: What shares a mean and a spread.
+        architectures: Every architecture it will meet.
 
-    >>> architecture = Architecture.mlp([2, 8, 1])
-    >>> networks = Networks(architecture, 3 + 0.1 * torch.randn(100, architecture.parameters))
-    >>> normalisation = Normalisation([architecture])
-    >>> normalisation.fit([networks])
-    >>> bool(normalisation(networks).parameters.mean().abs() < 0.1)
+    >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
+    >>> networks = Networks(architecture, 3 + 5 * torch.randn(100, architecture.parameters))
+    >>> normalise = PerLayer([architecture])
+    >>> normalise.fit([networks])
+    >>> bool(normalise(networks).parameters.std() < 1.1)
     True
     """
 
-    def __init__(
-        self, architectures: Sequence[Architecture], *, by: Literal["tensor", "parameter"] = "tensor"
-    ) -> None:
+    def __init__(self, architectures: Sequence[Architecture]) -> None:
         super().__init__()
-        self.by = by
-        self.index = {a: i for i, a in enumerate(dict.fromkeys(architectures))}
-        for a, i in self.index.items():
+        self.architectures = tuple(dict.fromkeys(architectures))
+        for i, a in enumerate(self.architectures):
             self.register_buffer(f"mean_{i}", torch.zeros(a.parameters))
-            self.register_buffer(f"spread_{i}", torch.ones(a.parameters))
+            self.register_buffer(f"std_{i}", torch.ones(a.parameters))
 
-    def statistics(self, architecture: Architecture) -> tuple[Tensor, Tensor]:
-        """Mean and spread (P,) of the parameters of one architecture."""
-        i = self.index[architecture]
-        return self.get_buffer(f"mean_{i}"), self.get_buffer(f"spread_{i}")
+    @abstractmethod
+    def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
+        """What to subtract and what to divide by, each (P,)."""
 
     @torch.no_grad()
     def fit(self, training: Sequence[Networks]) -> None:
-        """Take the statistics of these networks; architectures that are not among them keep theirs."""
-        for batch, _ in group_by_architecture(training):
-            mean, spread = self.statistics(batch.architecture)
-            if self.by == "parameter":
-                found = batch.parameters.std(0, correction=0), batch.parameters.mean(0)
-                spread.copy_(_nonzero(found[0]))
-                mean.copy_(found[1])
-                continue
-            for s in batch.architecture.segments:
-                part = slice(s.start, s.start + s.size)
-                values = batch.parameters[:, part]
-                spread[part] = _nonzero(values.std(correction=0))
-                mean[part] = values.mean()
+        """Take the statistics of these networks; architectures that do not occur keep theirs."""
+        for networks, _ in group_by_architecture(list(training)):
+            i = self._index(networks.architecture)
+            mean, std = self.statistics(networks)
+            # A parameter that never varies is left in its unit.
+            std = torch.where(std > torch.finfo(std.dtype).tiny, std, torch.ones_like(std))
+            self.get_buffer(f"mean_{i}").copy_(mean)
+            self.get_buffer(f"std_{i}").copy_(std)
 
     def forward(self, networks: Networks) -> Networks:
-        """The networks with standardised parameters: features, no longer the same functions."""
-        mean, spread = self.statistics(networks.architecture)
-        return networks.replace((networks.parameters - mean) / spread)
+        """The normalised networks."""
+        i = self._index(networks.architecture)
+        mean, std = self.get_buffer(f"mean_{i}"), self.get_buffer(f"std_{i}")
+        return networks.replace((networks.parameters - mean) / std)
+
+    def _index(self, architecture: Architecture) -> int:
+        if architecture not in self.architectures:
+            known = "; ".join(str(a) for a in self.architectures)
+            raise ScaleGMNError(f"normalisation: made for {known}; got {architecture}")
+        return self.architectures.index(architecture)
 
     def extra_repr(self) -> str:
-        return f"by={self.by!r}"
+        return f"{len(self.architectures)} architecture(s)"
 
 
-def _nonzero(spread: Tensor) -> Tensor:
-    """A parameter that never varies is only centred."""
-    return torch.where(spread > 1e-12, spread, torch.ones_like(spread))
+class Unchanged(Normalisation):
+    """No normalisation."""
+
+    def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
+        zeros = torch.zeros_like(networks.parameters[0])
+        return zeros, zeros + 1
+
+
+class PerParameter(Normalisation):
+    """Mean and standard deviation of every parameter by itself."""
+
+    def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
+        var, mean = torch.var_mean(networks.parameters, dim=0, correction=0)
+        return mean, var.sqrt()
+
+
+class PerLayer(Normalisation):
+    """One mean and one standard deviation for each tensor of parameters; commutes with permutations."""
+
+    def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
+        mean, square = _moments(networks)
+        return mean, (square - mean.square()).clamp_min(0).sqrt()
+
+
+class LayerScale(Normalisation):
+    """One root mean square for each tensor of parameters, nothing subtracted; commutes with scalings too."""
+
+    def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
+        mean, square = _moments(networks)
+        return torch.zeros_like(mean), square.sqrt()
+
+
+def normaliser(kind: Kind, architectures: Sequence[Architecture]) -> Normalisation:
+    """The normalisation that recipes call `kind`."""
+    classes: dict[str, Callable[[Sequence[Architecture]], Normalisation]] = {
+        "none": Unchanged, "parameter": PerParameter, "layer": PerLayer, "scale": LayerScale,
+    }  # fmt: skip
+    if kind not in classes:
+        raise ScaleGMNError(f"normalisation: expected one of {', '.join(classes)}, got {kind!r}")
+    return classes[kind](architectures)
+
+
+def _moments(networks: Networks) -> tuple[Tensor, Tensor]:
+    """First and second moment of each tensor of parameters, repeated for its entries: (P,), (P,)."""
+    sizes = torch.tensor([s.size for s in networks.architecture.segments], device=networks.device)
+    parameters = networks.parameters.double()
+
+    def pooled(x: Tensor) -> Tensor:
+        parts = x.split(sizes.tolist())
+        return torch.stack([p.mean() for p in parts]).repeat_interleave(sizes)
+
+    return pooled(parameters.mean(0)), pooled(parameters.square().mean(0))

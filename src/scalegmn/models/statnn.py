@@ -1,0 +1,181 @@
+"""StatNN: networks seen through the statistics of their layers (Unterthiner et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..architecture import Architecture
+from ..errors import ScaleGMNError
+from ..networks import Networks, group_by_architecture
+from .base import InvariantModel
+from .mlp import perceptron
+from .registry import ModelCard, register
+
+STATISTICS = 7
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def statistics(networks: Networks) -> Tensor:
+    """Mean, variance and the quantiles 0, 1/4, 1/2, 3/4, 1 of each tensor of parameters.
+
+    They do not change when neurons are permuted.
+
+    Arguments:
+        networks: B networks with S tensors of parameters each.
+
+    Returns:
+        Shape (B, 7 S).
+
+    >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
+    >>> statistics(Networks(architecture, torch.randn(5, architecture.parameters))).shape
+    torch.Size([5, 28])
+    """
+    parts = networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
+    return torch.cat([_describe(part) for part in parts], dim=1)
+
+
+def _describe(x: Tensor) -> Tensor:
+    """(B, n) to (B, 7)."""
+    var, mean = torch.var_mean(x, dim=1, correction=0)
+    ordered = x.sort(dim=1).values
+    position = torch.tensor(_QUANTILES, dtype=x.dtype, device=x.device) * (x.shape[1] - 1)
+    low = position.floor().long()
+    high = position.ceil().long()
+    quantiles = torch.lerp(ordered[:, low], ordered[:, high], position - low)
+    return torch.cat((mean[:, None], var[:, None], quantiles), dim=1)
+
+
+def features(networks: Networks | Sequence[Networks], size: int) -> Tensor:
+    """Statistics in the order of the input, filled with zeros to (B, size) where a network has fewer tensors."""
+    groups = group_by_architecture([networks] if isinstance(networks, Networks) else list(networks))
+    found = torch.cat([_fill(statistics(batch), size) for batch, _ in groups])
+    return found[torch.cat([positions for _, positions in groups]).argsort().to(found.device)]
+
+
+def _fill(x: Tensor, size: int) -> Tensor:
+    if x.shape[1] > size:
+        raise ScaleGMNError(f"statnn: made for at most {size} statistics per network, got {x.shape[1]}")
+    return nn.functional.pad(x, (0, size - x.shape[1]))
+
+
+class StatNN(InvariantModel):
+    r"""An MLP on layer statistics: \(f(\theta) = \mathrm{MLP}(\mathrm{standardise}(\mathrm{statistics}(\theta)))\).
+
+    Unterthiner et al., Predicting Neural Network Accuracy from Weights, 2020.
+
+    Arguments:
+        architectures: Of any kind; those with fewer tensors than the largest are filled with zeros.
+        outputs: Numbers per network.
+        width: Hidden neurons.
+        layers: Linear maps.
+        dropout: After every activation.
+
+    >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
+    >>> StatNN([architecture], 1)(Networks(architecture, torch.randn(5, architecture.parameters))).shape
+    torch.Size([5, 1])
+    """
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        outputs: int,
+        *,
+        width: int = 256,
+        layers: int = 3,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(architectures)
+        size = STATISTICS * max(len(a.segments) for a in self.architectures)
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("std", torch.ones(size))
+        self.trunk = perceptron([size, *[width] * (layers - 1)], dropout=dropout)
+        self.head = nn.Sequential(nn.ReLU(), nn.Linear(width, outputs))
+
+    @torch.no_grad()
+    def prepare(self, training: Sequence[Networks]) -> None:
+        """Fit the standardisation of the statistics."""
+        mean, std = self.get_buffer("mean"), self.get_buffer("std")
+        found_var, found_mean = torch.var_mean(features(training, len(mean)), dim=0, correction=0)
+        mean.copy_(found_mean)
+        std.copy_(torch.where(found_var > 0, found_var.sqrt(), torch.ones_like(found_var)))
+
+    def embed_one(self, networks: Networks) -> Tensor:
+        """Hidden state (B, width) before the last map."""
+        mean, std = self.get_buffer("mean"), self.get_buffer("std")
+        hidden: Tensor = self.trunk((features(networks, len(mean)) - mean) / std)
+        return hidden
+
+    def read(self, embedding: Tensor) -> Tensor:
+        """Outputs (B, outputs)."""
+        result: Tensor = self.head(embedding)
+        return result
+
+
+class StatNNTrees:
+    """Gradient-boosted trees on layer statistics, the strongest model of Unterthiner et al. 2020.
+
+    Histogram gradient boosting of scikit-learn; it is no `nn.Module` and is fitted in one call.
+
+    Arguments:
+        task: What the targets are.
+        iterations: Boosting rounds.
+        learning_rate: Shrinkage of each round.
+        seed: Of the binning and of the early stopping's split.
+
+    >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
+    >>> networks = Networks(architecture, torch.randn(40, architecture.parameters))
+    >>> trees = StatNNTrees("regression", iterations=5)
+    >>> trees.fit(networks, networks.parameters.mean(1)).predict(networks).shape
+    torch.Size([40])
+    """
+
+    def __init__(
+        self,
+        task: Literal["classification", "regression"],
+        *,
+        iterations: int = 300,
+        learning_rate: float = 0.05,
+        seed: int = 0,
+    ) -> None:
+        # scikit-learn takes about a second to load, so it waits until trees are wanted.
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        classes = {"classification": HistGradientBoostingClassifier, "regression": HistGradientBoostingRegressor}
+        if task not in classes:
+            raise ScaleGMNError(f"task: expected 'classification' or 'regression', got {task!r}")
+        self.task = task
+        self.size = 0
+        self.trees: Any = classes[task](max_iter=iterations, learning_rate=learning_rate, random_state=seed)
+
+    def fit(self, networks: Networks | Sequence[Networks], targets: Tensor) -> StatNNTrees:
+        """Fit to networks and their targets (B,)."""
+        batches = [networks] if isinstance(networks, Networks) else list(networks)
+        self.size = STATISTICS * max(len(b.architecture.segments) for b in batches)
+        self.trees.fit(features(batches, self.size).detach().cpu().numpy(), targets.detach().cpu().numpy())
+        return self
+
+    def predict(self, networks: Networks | Sequence[Networks]) -> Tensor:
+        """Labels or values (B,)."""
+        if not self.size:
+            raise ScaleGMNError("statnn: the trees are not fitted; call fit first")
+        return torch.from_numpy(self.trees.predict(features(networks, self.size).detach().cpu().numpy()))
+
+    def __repr__(self) -> str:
+        return f"StatNNTrees({self.trees!r})"
+
+
+register(
+    ModelCard(
+        name="statnn",
+        title="StatNN",
+        paper="Unterthiner et al., 2020",
+        year=2020,
+        symmetries=("permutation",),
+        invariant=StatNN,
+        equivariant=None,
+    )
+)
