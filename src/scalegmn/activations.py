@@ -25,11 +25,15 @@ class Phi:
     It is applied to multipliers and, since \(\phi(a y) = \phi(a) \phi(y)\), also elementwise to vertex states: that
     turns a state that moves with \(a\) into one that moves with \(\phi(a)\).
 
+    Arguments:
+        power: The exponent k: a whole number for every registered activation, any number for others (|x|^1.5).
+        even: Whether phi(-1) = 1.
+
     >>> Phi(3)(torch.tensor(-2.0)), Phi(1, even=True)(torch.tensor(-2.0))
     (tensor(-8.), tensor(2.))
     """
 
-    power: int = 1
+    power: float = 1
     even: bool = False
 
     @property
@@ -40,9 +44,8 @@ class Phi:
     def __call__(self, a: Tensor) -> Tensor:
         if self.is_identity:
             return a
-        if self.even:
-            return a.abs() if self.power == 1 else a.abs() ** self.power
-        return a**self.power
+        magnitude = a.abs() if self.power == 1 else a.abs() ** self.power
+        return magnitude if self.even else a.sign() * magnitude
 
     def derivative(self, a: Tensor) -> Tensor:
         r"""\(\phi'(a)\), which moves as \(\phi(q)/q\) when `a` moves as \(q\)."""
@@ -50,6 +53,8 @@ class Phi:
             return torch.ones_like(a)
         if self.power == 1:
             return a.sign()
+        if self.power == 0:
+            return torch.zeros_like(a)
         factor = self.power * a.abs() ** (self.power - 1)
         odd_derivative = self.even
         return factor * a.sign() if odd_derivative else factor
@@ -87,6 +92,11 @@ class Activation:
             raise ScaleGMNError(
                 f"activation {self.name!r}: expected {expected} parameter(s), got {len(self.parameters)}"
             )
+        first = self.parameters[0] if self.parameters else 1.0
+        if self.name == "power" and (first < 1 or first != int(first)):
+            raise ScaleGMNError(f"activation 'power': expected a whole exponent of at least 1, got {first:g}")
+        if self.name in ("sine", "cos") and (first == 0 or not math.isfinite(first)):
+            raise ScaleGMNError(f"activation {self.name!r}: expected a frequency other than 0, got {first:g}")
 
     def __str__(self) -> str:
         if not self.parameters:
@@ -120,7 +130,7 @@ class Activation:
             return NonZeroScale, Phi(k, even=k % 2 == 0)
         if self.name == "hardtanh" and self.parameters[0] != -self.parameters[1]:
             return Trivial, Identity
-        entry = _REGISTRY[self.name]
+        entry = _REGISTRY[_SPECIAL_CASES.get((self.name, self.parameters), self.name)]
         return entry.group, entry.phi
 
     def __call__(self, z: Tensor, slope: Tensor | None = None) -> Tensor:
@@ -199,7 +209,18 @@ _REGISTRY: dict[str, _Entry] = {
     "log_softmax": _Entry(_log_softmax, Trivial),
 }
 
+# Parameters with which a function is another one, whose symmetry it then has.
+_SPECIAL_CASES: dict[tuple[str, tuple[float, ...]], str] = {
+    ("leaky_relu", (1.0,)): "identity",
+    ("leaky_relu", (-1.0,)): "abs",
+    ("elu", (0.0,)): "relu",
+    ("softshrink", (0.0,)): "identity",
+    ("hardshrink", (0.0,)): "identity",
+}
+
 _ALIASES = {"sin": "sine", "siren": "sine", "atan": "arctan", "swish": "silu", "linear": "identity", "cosine": "cos"}
+
+_POWERS = {"square": 2.0, "cube": 3.0}
 
 _MODULES: dict[type[nn.Module], Callable[[nn.Module], Activation]] = {
     nn.Identity: lambda m: Activation("identity"),
@@ -236,6 +257,7 @@ _FUNCTIONS: dict[Callable[..., Tensor], str] = {
     F.softplus: "softplus", F.elu: "elu", F.selu: "selu", torch.selu: "selu", F.mish: "mish", F.relu6: "relu6",
     F.hardswish: "hardswish", F.hardsigmoid: "hardsigmoid", F.logsigmoid: "logsigmoid", F.softmax: "softmax",
     torch.softmax: "softmax", F.log_softmax: "log_softmax", torch.log_softmax: "log_softmax",
+    torch.square: "square",
 }  # fmt: skip
 
 
@@ -274,12 +296,14 @@ def activation(
     """
     if isinstance(which, Activation):
         return which
+    if isinstance(which, str) and which in _POWERS:
+        return Activation("power", (_POWERS[which],))
     if isinstance(which, str):
         name = _ALIASES.get(which, which)
         default = _REGISTRY[name].defaults if name in _REGISTRY else ()
         return Activation(name, tuple(float(p) for p in parameters) + default[len(parameters) :])
     if isinstance(which, type) and issubclass(which, nn.Module) and which in _MODULES:
-        return activation(which(), *parameters)
+        return activation(which(*parameters))
     if isinstance(which, nn.Module):
         if type(which) in _MODULES:
             return _MODULES[type(which)](which)
