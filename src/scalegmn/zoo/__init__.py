@@ -1,0 +1,1 @@
+"""Zoos: collections of trained networks, built, stored and imported."""

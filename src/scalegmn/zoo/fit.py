@@ -1,0 +1,210 @@
+"""Fitting many INRs at once, reproducibly and on all cores.
+
+Networks are fitted in groups small enough for the cache. Every group runs on one thread, so the number of threads
+changes how soon a group is reached and never what it computes.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from scalegmn.errors import ScaleGMNError
+from scalegmn.zoo.engine import Engine
+from scalegmn.zoo.inr import Inr, coordinates, inr
+
+__all__ = ["FitResult", "coordinates", "default_steps", "fit_inrs"]
+
+# Steps between two looks at the PSNR when a target is set.
+LOOK_EVERY = 10
+GROUP_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Fitted networks.
+
+    Arguments:
+        parameters: One network per row, (B, P), in the order W1, b1, W2, b2, ..., weights (out, in) row by row.
+        psnr: Peak signal-to-noise ratio in dB on the [0, 1] image scale with peak 1, not clipped, (B,).
+        steps: Adam steps that each network took, (B,).
+    """
+
+    parameters: Tensor
+    psnr: Tensor
+    steps: Tensor
+
+
+_Job: TypeAlias = tuple[Tensor, list[int]]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What all groups of a call share."""
+
+    shape: Inr
+    points: Tensor
+    steps: int
+    lr: float
+    psnr: float | None
+    seed: int
+
+
+def default_steps(points: int) -> int:
+    """Adam steps for an image of so many pixels: 1,000, and fewer for small images, which are learnt sooner.
+
+    >>> default_steps(28 * 28), default_steps(8 * 8)
+    (1000, 500)
+    """
+    return 1000 if points >= 256 else 500
+
+
+def fit_inrs(
+    targets: Tensor,
+    points: Tensor,
+    *,
+    hidden: Sequence[int] = (32, 32),
+    activation: str = "sine",
+    w0: float | None = None,
+    convention: str = "dws",
+    steps: int | None = None,
+    lr: float = 1e-3,
+    psnr: float | None = None,
+    seed: int = 0,
+    indices: Sequence[int] | None = None,
+    threads: int | None = None,
+) -> FitResult:
+    r"""Fits one INR to each image by Adam on its mean squared error over all pixels.
+
+    Each network depends on its image, (seed, index) and the options, not on the others of the call nor on the threads.
+
+    Arguments:
+        targets: Images in [0, 1], (B, N, C), float32 (float64 also works); ``nfn`` scales them to [-1, 1] itself.
+        points: Coordinates of the pixels, (N, 2); see :func:`coordinates`.
+        hidden: Sizes of the hidden layers.
+        activation: ``sine``, ``relu`` or ``tanh``.
+        w0: Frequency of sine layers, 30 unless given.
+        convention: ``dws`` or ``nfn``: initialisation, image scale and output offset.
+        steps: Adam steps; :func:`default_steps` unless given, ten times that as the limit with ``psnr``.
+        lr: Learning rate.
+        psnr: Stop each network at the first look (every 10 steps) at which it reaches this many dB.
+        seed: Seed of the collection.
+        indices: Number of each network in the collection, 0, 1, ... unless given.
+        threads: Groups fitted at the same time; as many as torch uses unless given.
+
+    >>> image = torch.linspace(0, 1, 16).view(1, 16, 1)
+    >>> result = fit_inrs(image, coordinates(4, 4), hidden=(8,), steps=200)
+    >>> result.parameters.shape, bool(result.psnr[0] > 20)
+    (torch.Size([1, 33]), True)
+    """
+    shape = inr(_channels(targets, points), hidden=hidden, activation=activation, w0=w0, convention_name=convention)
+    numbers = range(len(targets)) if indices is None else indices
+    limit = steps if steps is not None else default_steps(len(points)) * (1 if psnr is None else 10)
+    workers = torch.get_num_threads() if threads is None else threads
+    if len(numbers) != len(targets):
+        raise ScaleGMNError(f"indices: expected one per image, {len(targets)}, got {len(numbers)}")
+    if limit < 0 or not lr > 0 or workers < 1:
+        raise ScaleGMNError(f"fit_inrs: expected steps >= 0, lr > 0 and threads >= 1, got {limit}, {lr} and {workers}")
+    plan = _Plan(shape, points, limit, lr, psnr, seed)
+    size = group_size(shape, len(points)) if targets.device.type == "cpu" else max(len(targets), 1)
+    jobs = [
+        (targets[start : start + size], list(numbers[start : start + size])) for start in range(0, len(targets), size)
+    ]
+    results = _run(lambda job: _fit_group(plan, *job), jobs, workers)
+    return FitResult(
+        torch.cat([r.parameters for r in results]),
+        torch.cat([r.psnr for r in results]),
+        torch.cat([r.steps for r in results]),
+    )
+
+
+def _channels(targets: Tensor, points: Tensor) -> int:
+    if targets.ndim != 3 or not len(targets) or not targets.is_floating_point():
+        raise ScaleGMNError(
+            f"targets: expected floating point images (B, N, C), got {tuple(targets.shape)} in {targets.dtype}"
+        )
+    if points.shape != (targets.shape[1], 2):
+        raise ScaleGMNError(f"points: expected ({targets.shape[1]}, 2) as the targets have, got {tuple(points.shape)}")
+    if not bool(torch.isfinite(targets).all()):
+        raise ScaleGMNError("targets: expected finite values, got NaN or infinity")
+    return targets.shape[2]
+
+
+def group_size(shape: Inr, points: int) -> int:
+    """Networks fitted together on one thread: as many as the cache likes, from 8 to 128; depends on sizes alone.
+
+    >>> group_size(inr(1), 28 * 28), group_size(inr(1), 8 * 8)
+    (16, 128)
+    """
+    bytes_each = 4 * points * (2 * sum(shape.hidden) + max(shape.hidden))
+    size = 8
+    while size < 128 and 2 * size * bytes_each <= GROUP_BYTES:
+        size *= 2
+    return size
+
+
+def _run(work: Callable[[_Job], FitResult], jobs: list[_Job], workers: int) -> list[FitResult]:
+    """Runs the jobs, each on one torch thread, and leaves the caller's number of threads as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if workers == 1 or len(jobs) == 1:
+            return [work(job) for job in jobs]
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(work, jobs))
+    finally:
+        torch.set_num_threads(before)
+
+
+@torch.no_grad()
+def _fit_group(plan: _Plan, images: Tensor, indices: list[int]) -> FitResult:
+    kind = plan.shape.convention
+    span = kind.high - kind.low
+    rows = _at_least_two(torch.arange(len(images)))
+    # Scaled as the convention wants and without the offset, which is no parameter.
+    wanted = (images * span + (kind.low - kind.offset)).mT[rows].contiguous()
+    engine = Engine(plan.shape, plan.points, wanted, plan.shape.initial(plan.seed, indices)[rows])
+    done = FitResult(
+        wanted.new_empty(len(images), plan.shape.parameters),
+        wanted.new_empty(len(images)),
+        torch.zeros(len(images), dtype=torch.int64),
+    )
+    while True:
+        engine.forward()
+        look = _look(plan, engine, span)
+        if look is not None and bool(look.stop.any()):
+            ended = rows[look.stop]
+            done.parameters[ended] = engine.theta.read()[look.stop]
+            done.psnr[ended] = look.psnr[look.stop]
+            done.steps[ended] = engine.step
+            if bool(look.stop.all()):
+                return done
+            left = _at_least_two(torch.nonzero(~look.stop)[:, 0])
+            rows, engine = rows[left], engine.keep(left)
+            engine.forward()
+        engine.backward()
+        engine.adam(plan.lr)
+
+
+def _at_least_two(rows: Tensor) -> Tensor:
+    """A lone network twice: products of one matrix round differently from products of several."""
+    return rows if len(rows) > 1 else rows.repeat(2)
+
+
+@dataclass(frozen=True)
+class _Look:
+    psnr: Tensor
+    stop: Tensor
+
+
+def _look(plan: _Plan, engine: Engine, span: float) -> _Look | None:
+    """PSNR and which networks stop here, or None between two looks."""
+    at_end = engine.step >= plan.steps
+    if not at_end and (plan.psnr is None or engine.step % LOOK_EVERY):
+        return None
+    psnr = -10 * torch.log10(engine.mean_squared_error() / span**2)
+    stop = torch.ones_like(psnr, dtype=torch.bool) if at_end or plan.psnr is None else psnr >= plan.psnr
+    return _Look(psnr, stop)
