@@ -216,7 +216,8 @@ class Architecture:
     @cached_property
     def roles(self) -> tuple[Role, ...]:
         """The role of every layer."""
-        return ("input", *(["hidden"] * (len(self.layers) - 2)), "output")
+        hidden: list[Role] = ["hidden"] * (len(self.layers) - 2)
+        return ("input", *hidden, "output")
 
     @property
     def spatial(self) -> bool:

@@ -187,7 +187,10 @@ def _pool(pool: Pool, x: Tensor) -> Tensor:
         return x.flatten(3).amax(3)
     maps = x.flatten(0, 1)
     if pool.kind == "adaptive_avg":
-        y = F.adaptive_avg_pool1d(maps, pool.size) if spatial == 1 else F.adaptive_avg_pool2d(maps, list(pool.size))
+        if spatial == 1:
+            y = F.adaptive_avg_pool1d(maps, pool.size[0])
+        else:
+            y = F.adaptive_avg_pool2d(maps, (pool.size[0], pool.size[1]))
     elif pool.kind == "avg":
         average = F.avg_pool1d if spatial == 1 else F.avg_pool2d
         y = average(maps, pool.size, pool.stride, pool.padding)

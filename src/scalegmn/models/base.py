@@ -26,7 +26,7 @@ class Metanetwork(nn.Module, ABC):
             raise ScaleGMNError("architectures: expected at least one, got none")
         self.architectures = tuple(dict.fromkeys(architectures))
 
-    def prepare(self, training: Sequence[Networks]) -> None:  # noqa: B027
+    def prepare(self, training: Sequence[Networks]) -> None:
         """See (a sample of) the training networks once before training, for input normalisation."""
 
     def accepts(self, networks: Networks) -> Networks:
@@ -101,5 +101,5 @@ class Editor(Metanetwork, ABC):
 
     def render(self, networks: Networks, x: Tensor) -> Tensor:
         """Outputs (B, N, n_L) of the edited networks on common inputs (N, n_0), averaged over copies."""
-        y = self(networks).evaluate(x)
-        return y.unflatten(0, (len(networks), self.copies)).mean(1)
+        y = self.forward(networks).evaluate(x)
+        return y.reshape(len(networks), self.copies, *y.shape[1:]).mean(1)

@@ -1,0 +1,172 @@
+r"""ScaleGMN: metanetworks that are equivariant to permutations and scalings of neurons.
+
+Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..architecture import Architecture
+from ..networks import Networks
+from ..nn.body import Backward, MessagePassing, default_backward
+from ..nn.layers import Aggregate
+from ..nn.readout import ParameterHead, Readout, ReadoutKind
+from ..nn.scale import SignRule
+from ..nn.symmetry import Symmetry
+from .base import Editor, InvariantModel
+from .registry import ModelCard, register
+
+
+class ScaleGMN(InvariantModel):
+    """One vector per network, unchanged by permutations and scalings of its hidden neurons.
+
+    Arguments:
+        architectures: Every architecture it will meet.
+        outputs: Width of the result.
+        width: Of all states.
+        layers: Number of iterations of message passing.
+        backward: `none` is the forward variant. ScaleGMN-B has `shared` for signs, `dual` (our dual stream) or
+            `reciprocal` (as in the paper) for scales.
+        readout: Which neurons are read: `all`, `output` or `input+output`.
+        edge_positions: Encode edges at the start.
+        positions_everywhere: Let positional encodings enter messages and updates too.
+        skip: Add the old state to the new in each iteration.
+        sign: How invariant nets remove signs: `symmetrise` or `absolute`.
+        aggregate: `sum` or `mean` of messages.
+        dropout: In all MLPs.
+        edge_updates: Whether edges are updated.
+        probes: Number of learned inputs whose responses become features.
+        probe_image: Their spatial shape, for convolutional networks.
+        sigmoid: Squash the result into (0, 1), for accuracies.
+        checkpointing: Recompute activations in the backward pass to save memory.
+
+    >>> siren = Architecture.mlp([2, 8, 8, 1], "sine")
+    >>> model = ScaleGMN([siren], 10, width=16, layers=2)
+    >>> model(Networks(siren, torch.randn(4, siren.parameters))).shape
+    torch.Size([4, 10])
+    """
+
+    symmetry = staticmethod(Symmetry.full)
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        outputs: int,
+        *,
+        width: int = 64,
+        layers: int = 4,
+        backward: Backward = "none",
+        readout: ReadoutKind = "all",
+        edge_positions: bool = False,
+        positions_everywhere: bool = False,
+        skip: bool = True,
+        sign: SignRule = "symmetrise",
+        aggregate: Aggregate = "sum",
+        dropout: float = 0.0,
+        edge_updates: bool = True,
+        probes: int = 0,
+        probe_image: Sequence[int] = (),
+        sigmoid: bool = False,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__(architectures)
+        self.body = MessagePassing(
+            self.architectures,
+            width,
+            layers,
+            backward=backward,
+            symmetry=self.symmetry,
+            edge_positions=edge_positions,
+            positions_everywhere=positions_everywhere,
+            skip=skip,
+            sign=sign,
+            aggregate=aggregate,
+            dropout=dropout,
+            edge_updates=edge_updates,
+            checkpointing=checkpointing,
+            probes=probes,
+            probe_image=probe_image,
+        )
+        self.readout = Readout(
+            self.architectures, self.body.style, outputs, kind=readout, duals=backward == "dual"
+        )
+        self.sigmoid = sigmoid
+
+    def prepare(self, training: Sequence[Networks]) -> None:
+        """Take constants that bring weights to a common size; constants commute with all scalings."""
+        self.body.measure(training)
+
+    def embed_one(self, networks: Networks) -> Tensor:
+        symmetry, states = self.body(networks, self.readout.needs)
+        embedding: Tensor = self.readout(symmetry, states)
+        return embedding
+
+    def read(self, embedding: Tensor) -> Tensor:
+        y: Tensor = self.readout.mlp.last(embedding)
+        return torch.sigmoid(y) if self.sigmoid else y
+
+
+class ScaleGMNEditor(Editor):
+    """New networks that move with permutations and scalings of the old ones.
+
+    Arguments:
+        architectures: Every architecture it will meet.
+        width, layers, backward, edge_positions, positions_everywhere, skip, sign, aggregate, dropout, probes,
+            probe_image, checkpointing: As in `ScaleGMN`.
+        gamma: The initial step size.
+        copies: Number of parameter sets per network, whose outputs are averaged.
+    """
+
+    symmetry = staticmethod(Symmetry.full)
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        *,
+        width: int = 64,
+        layers: int = 4,
+        backward: Backward = "none",
+        edge_positions: bool = False,
+        positions_everywhere: bool = False,
+        skip: bool = True,
+        sign: SignRule = "symmetrise",
+        aggregate: Aggregate = "sum",
+        dropout: float = 0.0,
+        probes: int = 0,
+        probe_image: Sequence[int] = (),
+        checkpointing: bool = False,
+        gamma: float = 0.01,
+        copies: int = 1,
+    ) -> None:
+        super().__init__(architectures, gamma=gamma, copies=copies)
+        self.body = MessagePassing(
+            self.architectures,
+            width,
+            layers,
+            backward=backward,
+            symmetry=self.symmetry,
+            edge_positions=edge_positions,
+            positions_everywhere=positions_everywhere,
+            skip=skip,
+            sign=sign,
+            aggregate=aggregate,
+            dropout=dropout,
+            last_edges=True,
+            checkpointing=checkpointing,
+            probes=probes,
+            probe_image=probe_image,
+        )
+        self.head = ParameterHead(self.body.style, self.body.init.kernels, copies=copies)
+
+    def prepare(self, training: Sequence[Networks]) -> None:
+        """As in `ScaleGMN`."""
+        self.body.measure(training)
+
+    def direction(self, networks: Networks) -> Tensor:
+        symmetry, states = self.body(networks, self.head.needs)
+        theta: Tensor = self.head(networks, symmetry, states, self.body.init.kernels)
+        return theta

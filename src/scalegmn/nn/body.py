@@ -1,0 +1,186 @@
+"""The message passing network between the first states and the readout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..architecture import Architecture
+from ..errors import ScaleGMNError
+from ..networks import Networks
+from .encoding import DualInit, Init, Positions, reciprocal
+from .layers import (
+    Aggregate,
+    DualLayer,
+    ForwardLayer,
+    GraphLayer,
+    Key,
+    ReciprocalLayer,
+    SharedLayer,
+    States,
+    Style,
+)
+from .probes import Probes
+from .scale import SignRule
+from .symmetry import Symmetry, edge_groups, vertex_groups
+
+Backward = Literal["none", "shared", "reciprocal", "dual"]
+
+_LAYERS: dict[Backward, type[GraphLayer]] = {
+    "none": ForwardLayer,
+    "shared": SharedLayer,
+    "reciprocal": ReciprocalLayer,
+    "dual": DualLayer,
+}
+
+
+def default_backward(symmetries: Sequence[Symmetry]) -> Backward:
+    """The paper's form where all groups are signs, the dual stream wherever a group has scales."""
+    return "dual" if any(g.scales for g in vertex_groups(symmetries)) else "shared"
+
+
+class MessagePassing(nn.Module):
+    """Initialisation and T iterations, for every architecture of a list.
+
+    Arguments:
+        architectures: What it may read.
+        width: Of all states.
+        layers: Number of iterations T.
+        backward: How information flows against the connections.
+        symmetry: Which symmetries of an architecture are respected.
+        edge_positions: Encode edges at the start.
+        positions_everywhere: Let positional encodings enter messages and updates too.
+        skip: Add the old state to the new.
+        sign, aggregate, dropout: As in `Style`.
+        edge_updates: Whether edges are updated.
+        last_edges: Whether the last iteration updates edges too (an equivariant head needs it).
+        checkpointing: Recompute activations in the backward pass to save memory.
+        probes: Number of probes.
+        probe_image: Spatial shape of probes, for convolutional networks.
+    """
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        width: int,
+        layers: int,
+        *,
+        backward: Backward,
+        symmetry: Callable[[Architecture], Symmetry] = Symmetry.full,
+        edge_positions: bool = False,
+        positions_everywhere: bool = False,
+        skip: bool = True,
+        sign: SignRule = "symmetrise",
+        aggregate: Aggregate = "sum",
+        dropout: float = 0.0,
+        edge_updates: bool = True,
+        last_edges: bool = False,
+        checkpointing: bool = False,
+        probes: int = 0,
+        probe_image: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        self.symmetries = {a: symmetry(a) for a in architectures}
+        symmetries = list(self.symmetries.values())
+        _check(symmetries, backward, layers)
+        self.width, self.skip, self.backward, self.checkpointing = width, skip, backward, checkpointing
+        self.style = Style(
+            vertex_groups(symmetries),
+            edge_groups(symmetries),
+            width,
+            positions=width if positions_everywhere else 0,
+            sign=sign,
+            aggregate=aggregate,
+            dropout=dropout,
+        )
+        self.positions = Positions(architectures, width)
+        self.probes = Probes(architectures, probes, image=tuple(probe_image)) if probes else None
+        groups = self.style.vertex_groups
+        self.init = Init(
+            architectures,
+            groups,
+            width,
+            features=2 * probes if backward == "shared" else probes,
+            positions=width,
+            edge_positions=edge_positions,
+            sign=sign,
+            dropout=dropout,
+        )
+        self.dual_init = (
+            DualInit(groups, width, features=probes, positions=width, sign=sign, dropout=dropout)
+            if backward == "dual"
+            else None
+        )
+        layer = _LAYERS[backward]
+        self.layers = nn.ModuleList(
+            layer(self.style, edges=edge_updates and (last_edges or t < layers - 1)) for t in range(layers)
+        )
+
+    def extra_repr(self) -> str:
+        groups = ", ".join(map(str, self.style.vertex_groups))
+        return f"depth: {len(self.layers)}, width: {self.width}, backward: {self.backward}, groups: {groups}"
+
+    def forward(self, networks: Networks, wanted: Callable[[Symmetry], set[Key]]) -> tuple[Symmetry, States]:
+        """The states after T iterations, of which only those in `wanted` are computed."""
+        symmetry = self.symmetries[networks.architecture]
+        positions = self.positions(networks.architecture)
+        plan = [wanted(symmetry)]
+        for layer in reversed(self.layers):
+            assert isinstance(layer, GraphLayer)
+            plan.append(layer.needs(symmetry, plan[-1]))
+        plan.reverse()
+        states = self._start(networks, symmetry, positions)
+        for layer, keys in zip(self.layers, plan[1:], strict=True):
+            if self.checkpointing and self.training:
+                new = checkpoint(layer, symmetry, states, keys, positions, use_reentrant=False)
+            else:
+                new = layer(symmetry, states, keys, positions)
+            states = states.plus(new) if self.skip else new
+        return symmetry, states
+
+    def _start(self, networks: Networks, symmetry: Symmetry, positions: Sequence[Tensor]) -> States:
+        features: Sequence[Tensor] = []
+        gradients: Sequence[Tensor] = []
+        if self.probes is not None and self.backward in ("dual", "shared"):
+            features, gradients = self.probes.responses_and_gradients(networks)
+        elif self.probes is not None:
+            features = self.probes.responses(networks)
+        if self.probes is not None and self.backward == "shared":
+            # For signs 1/q = q: gradients are vertex features as well.
+            features = [torch.cat([f, g], -1) for f, g in zip(features, gradients, strict=True)]
+        states: States = self.init(networks, symmetry, positions, features)
+        if self.dual_init is not None:
+            states.d = self.dual_init(symmetry, states.x, positions, gradients)
+        if self.backward == "reciprocal":
+            kernels = self.init.kernels
+            for c in range(len(networks.architecture.connections)):
+                states.r[c] = self.init.encode_edge(symmetry, c, reciprocal(kernels(networks, c)))
+        return states
+
+    def measure(self, training: Sequence[Networks]) -> None:
+        """Take constants of size from training networks."""
+        self.init.measure(training)
+        if self.probes is not None:
+            self.probes.measure(training)
+
+
+def _check(symmetries: Sequence[Symmetry], backward: Backward, layers: int) -> None:
+    if layers < 1:
+        raise ScaleGMNError(f"layers: expected at least 1, got {layers}")
+    if backward not in _LAYERS:
+        raise ScaleGMNError(f"backward: expected one of {', '.join(_LAYERS)}; got {backward!r}")
+    for s in symmetries:
+        if backward == "shared" and any(g.scales for g in s.groups):
+            raise ScaleGMNError(
+                f"backward: 'shared' is equivariant for signs only, but {s.architecture} has scales; use 'dual'"
+            )
+        lifted = any(not s.phis[i].is_identity for i in range(len(s.phis)) if s.is_hidden(i))
+        if backward == "reciprocal" and lifted:
+            raise ScaleGMNError(
+                f"backward: 'reciprocal' needs sigma(a x) = a sigma(x), but {s.architecture} has another phi; "
+                "use 'dual'"
+            )

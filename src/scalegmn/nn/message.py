@@ -1,0 +1,212 @@
+r"""The functions of scale equivariant message passing (paper, section 5, A.1.3 and A.1.4).
+
+Each has one scale equivariant form for hidden neurons and separate plain MLPs for input and output neurons, which have
+no symmetry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..activations import Phi
+from ..groups import Group
+from .mlp import MLP
+from .scale import ScaleEquivariant, ScaleInvariants, SignRule
+from .symmetry import Symmetry
+
+
+class Message(nn.Module):
+    r"""\(\mathrm{MSG}_V(y, e) = \mathsf{ScaleEq}(\mathsf{ReScaleEq}(y, e))\), one message per edge.
+
+    With \(\mathsf{ReScaleEq}(y, e) = \phi(\Gamma_y y) \odot \Gamma_e e\): the lift \(\phi\) of the sender's activation
+    makes y move as its post-activation, so that its multiplier cancels against the edge's. Messages to input and output
+    neurons are \(\mathrm{MLP}(\mathsf{ReScaleEq}(y, e))\).
+
+    Arguments:
+        groups: Groups of the receivers.
+        width: Of all states.
+        contexts: Widths of positional encodings.
+        sign, dropout: As in `ScaleInvariant`.
+    """
+
+    def __init__(
+        self, groups: Iterable[Group], width: int, *, contexts: Sequence[int], sign: SignRule, dropout: float
+    ) -> None:
+        super().__init__()
+        self.neighbour = nn.Linear(width, width, bias=False)
+        self.edge = nn.Linear(width, width, bias=False)
+        self.hidden = ScaleEquivariant(groups, width, width, contexts=contexts, sign=sign, dropout=dropout)
+        self.fixed = MLP(width + sum(contexts), width, dropout=dropout)
+
+    def forward(self, group: Group | None, y: Tensor, e: Tensor, contexts: Sequence[Tensor]) -> Tensor:
+        """Messages (B, n_t, n_s, h).
+
+        Arguments:
+            group: Of the receivers; None for input and output neurons.
+            y: `prepare`d states of the senders, laid along the edges.
+            e: Edge states.
+            contexts: Positional encodings along the edges.
+        """
+        m = y * self.edge(e)
+        if group is not None:
+            message: Tensor = self.hidden(group, m, contexts)
+        else:
+            message = self.fixed(torch.cat([m, *(c.expand(*m.shape[:-1], -1) for c in contexts)], -1))
+        return message
+
+    def prepare(self, y: Tensor, lift: Phi) -> Tensor:
+        """Transform senders once per vertex rather than once per edge."""
+        return lift(self.neighbour(y))
+
+
+class Update(nn.Module):
+    r"""\(\mathrm{UPD}_V(x, m, p) = \mathsf{AugScaleEq}([x, m], p)\); plain MLPs for input and output neurons.
+
+    Arguments:
+        groups: Groups of the hidden neurons.
+        width: Of all states.
+        messages: Number of messages that are concatenated with x.
+        contexts: Widths of positional encodings and other invariants.
+        companions: Widths of further states with the same sign, such as the dual state.
+        sign, dropout: As in `ScaleInvariant`.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        width: int,
+        *,
+        messages: int,
+        contexts: Sequence[int],
+        companions: Sequence[int] = (),
+        sign: SignRule,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        inputs = (1 + messages) * width
+        self.hidden = ScaleEquivariant(
+            groups, inputs, width, contexts=contexts, companions=companions, sign=sign, dropout=dropout
+        )
+        fixed = inputs + sum(contexts) + sum(companions)
+        self.input = MLP(fixed, width, dropout=dropout)
+        self.output = MLP(fixed, width, dropout=dropout)
+
+    def forward(
+        self,
+        symmetry: Symmetry,
+        layer: int,
+        states: Sequence[Tensor],
+        contexts: Sequence[Tensor],
+        companions: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """The new state (B, n, h) of one layer from its state and messages."""
+        x = torch.cat(list(states), -1)
+        if symmetry.is_hidden(layer):
+            y: Tensor = self.hidden(symmetry.groups[layer], x, contexts, companions)
+            return y
+        rest = [c.expand(*x.shape[:-1], -1) for c in (*contexts, *companions)]
+        mlp = self.input if layer == 0 else self.output
+        y = mlp(torch.cat([x, *rest], -1))
+        return y
+
+
+class VertexInvariant(nn.Module):
+    r"""An invariant vector per neuron: \(\mathsf{ScaleInv}(x)\), and an MLP of x for input and output neurons.
+
+    Arguments:
+        groups: Groups of the hidden neurons.
+        states: Widths of the states: x, and d where there is a dual stream.
+        width: Of the result.
+        contexts: Widths of further invariants.
+        sign, dropout: As in `ScaleInvariant`.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        states: Sequence[int],
+        width: int,
+        *,
+        contexts: Sequence[int] = (),
+        sign: SignRule,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.hidden = ScaleInvariants(groups, states, width, contexts=contexts, sign=sign, dropout=dropout)
+        inputs = sum(states) + sum(contexts)
+        self.input = MLP(inputs, width, dropout=dropout)
+        self.output = MLP(inputs, width, dropout=dropout)
+
+    def forward(
+        self, symmetry: Symmetry, layer: int, states: Sequence[Tensor], contexts: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Invariants (B, n, width) of one layer."""
+        if symmetry.is_hidden(layer):
+            y: Tensor = self.hidden(symmetry.groups[layer], states, contexts)
+            return y
+        rest = [c.expand(*states[0].shape[:-1], -1) for c in contexts]
+        mlp = self.input if layer == 0 else self.output
+        y = mlp(torch.cat([*states, *rest], -1))
+        return y
+
+
+class EdgeUpdate(nn.Module):
+    r"""\(\mathrm{UPD}_E(x, y, e) = \mathsf{AugScaleEq}(e, \mathsf{ScaleInv}(x, y))\), the paper's invariant form.
+
+    With a dual stream the linear part also sees \(x_t \otimes d_s\), which moves as an edge:
+    \((\Gamma e + \Gamma_x x_t \odot \phi(\Gamma_d d_s)) \odot \rho(\tilde e, \mathsf{ScaleInv}(x_t), \mathsf{ScaleInv}(x_s))\).
+
+    Arguments:
+        groups: Groups of the edges.
+        width: Of all states.
+        contexts: Widths of positional encodings.
+        outer: Whether there is a dual stream.
+        sign, dropout: As in `ScaleInvariant`.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        width: int,
+        *,
+        contexts: Sequence[int],
+        outer: bool = False,
+        sign: SignRule,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.gamma = nn.Linear(width, width, bias=False)
+        self.outer = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2 * outer))
+        self.invariant = ScaleInvariants(
+            groups, [width], width, contexts=[width, width, *contexts], sign=sign, dropout=dropout
+        )
+
+    def forward(
+        self,
+        symmetry: Symmetry,
+        connection: int,
+        e: Tensor,
+        invariants: tuple[Tensor, Tensor],
+        contexts: Sequence[Tensor],
+        outer: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """The new state (B, n_t, n_s, h) of the edges of one connection.
+
+        Arguments:
+            symmetry, connection: Which edges.
+            e: Their state.
+            invariants: Of the target (B, n_t, h) and of the source (B, n_s, h).
+            contexts: Positional encodings along the edges.
+            outer: States x_t (B, n_t, h) and d_s (B, n_s, h), with a dual stream.
+        """
+        along = [symmetry.target(connection, invariants[0]), symmetry.source(connection, invariants[1])]
+        linear = self.gamma(e)
+        if outer is not None:
+            x_t, d_s = (f(v) for f, v in zip(self.outer, outer, strict=True))
+            lift = symmetry.phis[symmetry.architecture.connections[connection].source]
+            linear = linear + symmetry.target(connection, x_t) * symmetry.source(connection, lift(d_s))
+        rho: Tensor = self.invariant(symmetry.edge_group(connection), [e], [*along, *contexts])
+        return linear * rho

@@ -1,0 +1,97 @@
+"""Probe features: what the neurons of a network say to learned inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..architecture import Architecture
+from ..errors import ScaleGMNError
+from ..evaluate import input_dimensions, respond, respond_with_gradients, spatial_mean
+from ..networks import Networks
+
+
+class Probes(nn.Module):
+    """Learned inputs; responses of neurons move as q and enter the vertices, output gradients as 1/q.
+
+    (Probing: Kofinas et al. 2024; Kahana et al. 2024.) Maps of convolutions are averaged over space.
+
+    Arguments:
+        architectures: Which must agree in their inputs.
+        count: Number of inputs P.
+        low, high: The range of the data, from which the first inputs are drawn.
+        image: Spatial shape of the inputs, for convolutional networks.
+    """
+
+    gain: Tensor
+    gradient_gain: Tensor
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        count: int,
+        *,
+        low: float = -1.0,
+        high: float = 1.0,
+        image: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        sizes = {(a.layers[0].size, input_dimensions(a)) for a in architectures}
+        if len(sizes) != 1:
+            raise ScaleGMNError(f"probes: expected architectures with the same inputs, got {sorted(sizes)}")
+        ((size, dimensions),) = sizes
+        if len(image) != dimensions:
+            raise ScaleGMNError(
+                f"probes: expected an image shape of {dimensions} dimension(s) for these architectures, got {image}"
+            )
+        self.inputs = nn.Parameter(low + (high - low) * torch.rand(count, size, *image))
+        depth = max(len(a.layers) for a in architectures)
+        self.register_buffer("gain", torch.ones(depth))
+        self.register_buffer("gradient_gain", torch.ones(depth))
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.inputs.shape)}"
+
+    @property
+    def count(self) -> int:
+        """P."""
+        return self.inputs.shape[0]
+
+    def responses(self, networks: Networks) -> list[Tensor]:
+        """Per layer (B, n, P), moving as q; outputs at the output layer."""
+        x = self.inputs.to(networks.dtype).unsqueeze(0)
+        r = respond(networks.architecture, networks.views, x)
+        return self._scaled([*r.pre[:-1], r.post[-1]], self.gain, len(networks))
+
+    def responses_and_gradients(self, networks: Networks) -> tuple[list[Tensor], list[Tensor]]:
+        """The same, and per layer the gradients (B, n, P) of the summed outputs, moving as 1/q."""
+        x = self.inputs.to(networks.dtype).unsqueeze(0)
+        r, g = respond_with_gradients(networks.architecture, networks.views, x)
+        batch = len(networks)
+        return (
+            self._scaled([*r.pre[:-1], r.post[-1]], self.gain, batch),
+            self._scaled(g, self.gradient_gain, batch),
+        )
+
+    def _scaled(self, values: Sequence[Tensor], gain: Tensor, batch: int) -> list[Tensor]:
+        return [
+            gain[i].to(v) * spatial_mean(v).expand(batch, -1, -1).transpose(1, 2) for i, v in enumerate(values)
+        ]
+
+    @torch.no_grad()
+    def measure(self, training: Sequence[Networks]) -> None:
+        """Bring responses and gradients to a common size with one constant per layer."""
+        self.gain.fill_(1)
+        self.gradient_gain.fill_(1)
+        for which, gain in enumerate((self.gain, self.gradient_gain)):
+            sizes: dict[int, list[Tensor]] = {}
+            for networks in training:
+                for i, v in enumerate(self.responses_and_gradients(networks)[which]):
+                    size = v.flatten(1).double().square().mean(1).sqrt()
+                    sizes.setdefault(i, []).append(size[size > 0])
+            for i, found in sizes.items():
+                joined = torch.cat(found)
+                if len(joined):
+                    gain[i] = 1 / joined.log().mean().exp()

@@ -1,0 +1,151 @@
+r"""From the last states to a vector per network, or to new parameters (paper, A.1.5 and A.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..architecture import Architecture
+from ..errors import ScaleGMNError
+from ..networks import Networks
+from .encoding import Kernels
+from .layers import Key, States, Style, pairing
+from .message import VertexInvariant
+from .mlp import MLP
+from .scale import ScaleEquivariant
+from .symmetry import Symmetry
+
+ReadoutKind = Literal["all", "output", "input+output"]
+
+
+class Readout(nn.Module):
+    r"""\(\mathrm{READ}_V(X) = \mathrm{MLP}([\mathsf{DeepSets}(\tilde x_1, \dots, \tilde x_n), X_0, X_L])\).
+
+    `output` and `input+output` leave out the hidden neurons (and the input).
+
+    Arguments:
+        architectures: Sizes come from these.
+        style: Of the message passing.
+        outputs: Width of the result.
+        kind: What is read.
+        duals: Whether there is a dual stream.
+    """
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        style: Style,
+        outputs: int,
+        *,
+        kind: ReadoutKind,
+        duals: bool,
+    ) -> None:
+        super().__init__()
+        if kind not in ("all", "output", "input+output"):
+            raise ScaleGMNError(f"readout: expected 'all', 'output' or 'input+output', got {kind!r}")
+        self.kind = kind
+        self.duals = duals
+        self.aggregate = style.aggregate
+        self.sizes = (
+            0 if kind == "output" else max(a.layers[0].size for a in architectures),
+            max(a.layers[-1].size for a in architectures),
+        )
+        w = style.width
+        ends = sum(self.sizes) * w * (2 if duals else 1)
+        if kind == "all":
+            self.invariant = VertexInvariant(
+                style.vertex_groups,
+                [w, w] if duals else [w],
+                w,
+                contexts=[w] if duals else [],
+                sign=style.sign,
+                dropout=style.dropout,
+            )
+            self.sets = MLP(w, w, dropout=style.dropout)
+            ends += w
+        self.mlp = MLP(ends, outputs, hidden=w, dropout=style.dropout)
+
+    def needs(self, symmetry: Symmetry) -> set[Key]:
+        """The states that are read."""
+        last = len(symmetry.architecture.layers) - 1
+        layers = {"all": range(last + 1), "output": [last], "input+output": [0, last]}[self.kind]
+        found: set[Key] = {("x", i) for i in layers}
+        return found | {("d", i) for i in layers} if self.duals else found
+
+    def forward(self, symmetry: Symmetry, states: States) -> Tensor:
+        """The invariant embedding (B, h)."""
+        last = len(symmetry.architecture.layers) - 1
+        parts = [self._end(states, last, self.sizes[1])]
+        if self.kind != "output":
+            parts.append(self._end(states, 0, self.sizes[0]))
+        if self.kind == "all":
+            parts.append(self._deep_sets(symmetry, states))
+        return self.mlp.hidden(torch.cat(parts, -1))
+
+    def _end(self, states: States, layer: int, size: int) -> Tensor:
+        """All neurons of the input or the output in a row, padded with zeros to the largest."""
+        x = torch.cat([states.x[layer], states.d[layer]], -1) if self.duals else states.x[layer]
+        padded = nn.functional.pad(x, (0, 0, 0, size - x.shape[1]))
+        return padded.flatten(1)
+
+    def _deep_sets(self, symmetry: Symmetry, states: States) -> Tensor:
+        found = []
+        for i in range(1, len(symmetry.architecture.layers) - 1):
+            x = states.x[i]
+            if self.duals:
+                d = states.d[i]
+                y = self.invariant(symmetry, i, [x, d], [pairing(x, d)])
+            else:
+                y = self.invariant(symmetry, i, [x])
+            found.append(y.mean(1) if self.aggregate == "mean" else y.sum(1))
+        if not found:
+            last = states.x[len(symmetry.architecture.layers) - 1]
+            return last.new_zeros(last.shape[0], self.sets.first.in_features)
+        pooled: Tensor = self.sets(torch.stack(found).sum(0))
+        return pooled
+
+
+class ParameterHead(nn.Module):
+    r"""The direction \(f(\theta)\): a scale equivariant map of edge states to weights and of vertex states to biases.
+
+    Arguments:
+        style: Of the message passing.
+        kernels: Knows how weights lie on edges.
+        copies: Number of parameter sets.
+    """
+
+    def __init__(self, style: Style, kernels: Kernels, *, copies: int) -> None:
+        super().__init__()
+        w, s, p = style.width, style.sign, style.dropout
+        self.copies = copies
+        self.weight = ScaleEquivariant(style.edge_groups, w, copies * kernels.size, sign=s, dropout=p)
+        self.bias = ScaleEquivariant(style.vertex_groups, w, copies, sign=s, dropout=p)
+        self.output_bias = MLP(w, copies, hidden=w, dropout=p)
+
+    def needs(self, symmetry: Symmetry) -> set[Key]:
+        """All edges, and every layer with a bias."""
+        a = symmetry.architecture
+        edges: set[Key] = {("e", s.index) for s in a.segments if s.kind == "weight"}
+        return edges | {("x", s.index) for s in a.segments if s.kind == "bias"}
+
+    def forward(self, networks: Networks, symmetry: Symmetry, states: States, kernels: Kernels) -> Tensor:
+        """(B, copies, P)."""
+        a = networks.architecture
+        parts = []
+        for s in a.segments:
+            if s.kind == "weight":
+                e = self.weight(symmetry.edge_group(s.index), states.e[s.index])
+                # A head that answers in units of typical weights: the gain undoes what `Kernels` multiplied by.
+                e = e.unflatten(-1, (self.copies, kernels.size)) / kernels.gain[s.index].to(e)
+                value = kernels.crop(a.connections[s.index], e).movedim(-2, 1).flatten(2)
+            elif s.kind == "bias":
+                x = states.x[s.index]
+                y = self.bias(symmetry.groups[s.index], x) if symmetry.is_hidden(s.index) else self.output_bias(x)
+                value = y.movedim(-1, 1)
+            else:
+                value = networks.parameters.new_zeros(len(networks), self.copies, s.size)
+            parts.append(value)
+        return torch.cat(parts, -1)

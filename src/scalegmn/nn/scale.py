@@ -1,0 +1,240 @@
+r"""Scale invariant, scale equivariant and rescale equivariant nets (paper, section 5 and A.1.2).
+
+Vectors are the last dimension of tensors; a multiplier q of the group multiplies a whole vector. Groups are those of
+`scalegmn.groups`; every net holds one invariant part per group that it may meet and shares the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import ScaleGMNError
+from ..groups import Group
+
+SignRule = Literal["symmetrise", "absolute"]
+
+
+def unit(x: Tensor) -> Tensor:
+    r"""Canonical representative under positive scaling, \(\mathsf{canon}(x) = x / \|x\|\), and 0 for x = 0.
+
+    There is no epsilon: the vector is divided by its largest entry first, so that no square over- or underflows.
+    Law: unit(q x) = unit(x) for every q > 0.
+
+    >>> unit(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).tolist()
+    [0.6, 0.8]
+    """
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    zero = largest == 0
+    # The result does not depend on `largest`, so cutting it off from the graph leaves the gradient exact.
+    scaled = x / largest.masked_fill(zero, 1)
+    square = scaled.square().sum(-1, keepdim=True)
+    return scaled * square.masked_fill(zero, 1).rsqrt()
+
+
+class ScaleInvariant(nn.Module):
+    r"""A net that does not see multipliers from one group.
+
+    \(\mathsf{ScaleInv}(x_1, \dots, x_n, p) = \rho(\tilde x_1, \dots, \tilde x_n, p)\), where \(\rho\) is an MLP and
+    \(\tilde x = x / \|x\|\) for positive scales, \(|x|\) or the symmetrisation \(\rho(x) + \rho(-x)\) for signs, both
+    for non-zero scales, and \(x\) itself for the trivial group. All x share the sign of their multipliers, each has its
+    own magnitude; the contexts p have no symmetry (augmented form).
+
+    Law: f(q_1 x_1, ..., q_n x_n, p) = f(x_1, ..., x_n, p) for q_i in the group with equal signs.
+
+    Arguments:
+        group: The group.
+        inputs: Widths of the x.
+        outputs: Width of the result.
+        contexts: Widths of the p.
+        hidden: Width of the hidden layer; that of the result where omitted.
+        sign: How signs are removed.
+        dropout: In the MLP.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        inputs: Sequence[int],
+        outputs: int,
+        *,
+        contexts: Sequence[int] = (),
+        hidden: int | None = None,
+        sign: SignRule = "symmetrise",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if sign not in ("symmetrise", "absolute"):
+            raise ScaleGMNError(f"sign: expected 'symmetrise' or 'absolute', got {sign!r}")
+        hidden = hidden or outputs
+        self.group = group
+        self.sign = sign
+        self.first = nn.ModuleList(nn.Linear(n, hidden, bias=False) for n in inputs)
+        self.contexts = nn.ModuleList(nn.Linear(n, hidden, bias=False) for n in contexts)
+        self.offset = nn.Parameter(torch.zeros(hidden))
+        self.norm = nn.LayerNorm(hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.last = nn.Linear(hidden, outputs)
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, {self.sign}" if self.group.signs else f"{self.group}"
+
+    def hidden(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
+        """The invariant hidden layer, before the last map."""
+        if self.group.scales:
+            xs = [unit(x) for x in xs]
+        if self.group.signs and self.sign == "absolute":
+            xs = [x.abs() for x in xs]
+        z = sum_of(f(x) for f, x in zip(self.first, xs, strict=True))
+        p = sum_of([self.offset, *(f(c) for f, c in zip(self.contexts, contexts, strict=True))])
+        h = self._activate(p + z)
+        if self.group.signs and self.sign == "symmetrise":
+            h = h + self._activate(p - z)
+        dropped: Tensor = self.dropout(h)
+        return dropped
+
+    def _activate(self, z: Tensor) -> Tensor:
+        return F.silu(self.norm(z))
+
+    def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
+        """Apply to vectors (..., n_i) and contexts (..., m_i) whose leading dimensions broadcast."""
+        y: Tensor = self.last(self.hidden(xs, contexts))
+        return y
+
+
+class ScaleInvariants(nn.Module):
+    """One `ScaleInvariant` per group, chosen by the group of the argument (paper, A.4.2).
+
+    Arguments:
+        groups: The groups that it may meet.
+        inputs, outputs, contexts, sign, dropout: As in `ScaleInvariant`.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        inputs: Sequence[int],
+        outputs: int,
+        *,
+        contexts: Sequence[int] = (),
+        sign: SignRule = "symmetrise",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.of = nn.ModuleDict(
+            {
+                g.name: ScaleInvariant(g, inputs, outputs, contexts=contexts, sign=sign, dropout=dropout)
+                for g in sorted(set(groups), key=lambda g: g.name)
+            }
+        )
+
+    def forward(self, group: Group, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
+        """Apply the net of `group`."""
+        y: Tensor = self.of[group.name](xs, contexts)
+        return y
+
+
+class ScaleEquivariant(nn.Module):
+    r"""A net that keeps multipliers: K layers of linear maps times invariant nets.
+
+    \(\mathsf{ScaleEq} = f^K \circ \dots \circ f^1\) with
+    \(f^k(x, p) = \Gamma^k x \odot \mathsf{ScaleInv}^k(x, p)\).
+
+    Law: f(q x, p) = q f(x, p) for q in the group.
+
+    Arguments:
+        groups: The groups that it may meet; the maps Gamma are shared between them.
+        inputs: Width of x.
+        outputs: Width of the result.
+        contexts: Widths of the p.
+        companions: Widths of further vectors that inform the invariant nets: they share the sign of x's multiplier.
+        depth: K.
+        sign, dropout: As in `ScaleInvariant`.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        inputs: int,
+        outputs: int,
+        *,
+        contexts: Sequence[int] = (),
+        companions: Sequence[int] = (),
+        depth: int = 1,
+        sign: SignRule = "symmetrise",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        groups = tuple(groups)
+        widths = [inputs] + [outputs] * depth
+        self.gamma = nn.ModuleList(nn.Linear(widths[k], outputs, bias=False) for k in range(depth))
+        self.invariant = nn.ModuleList(
+            ScaleInvariants(
+                groups, [widths[k], *companions], outputs, contexts=contexts, sign=sign, dropout=dropout
+            )
+            for k in range(depth)
+        )
+
+    def forward(
+        self, group: Group, x: Tensor, contexts: Sequence[Tensor] = (), companions: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Apply to vectors (..., inputs) of one group."""
+        for gamma, invariant in zip(self.gamma, self.invariant, strict=True):
+            x = gamma(x) * invariant(group, [x, *companions], contexts)
+        return x
+
+
+class RescaleEquivariant(nn.Module):
+    r"""A net whose result is multiplied by the product of all multipliers.
+
+    By default the Hadamard form \(\mathsf{ReScaleEq}(x_1, \dots, x_n) = \odot_i \Gamma_i x_i\). With `outer=True` it is
+    linear in the full outer product \(x_1 \otimes \dots \otimes x_n\), for small widths.
+
+    Law: g(q_1 x_1, ..., q_n x_n) = (q_1 ... q_n) g(x_1, ..., x_n) for all real q_i.
+
+    Arguments:
+        inputs: Widths of the x.
+        outputs: Width of the result.
+        outer: Use the outer product.
+    """
+
+    def __init__(self, inputs: Sequence[int], outputs: int, *, outer: bool = False) -> None:
+        super().__init__()
+        self.outer = outer
+        size = 1
+        for n in inputs:
+            size *= n
+        widths = [size] if outer else inputs
+        self.gamma = nn.ModuleList(nn.Linear(n, outputs, bias=False) for n in widths)
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        """Apply to vectors (..., n_i) whose leading dimensions broadcast."""
+        if not self.outer:
+            return product_of(f(x) for f, x in zip(self.gamma, xs, strict=True))
+        tensor = xs[0]
+        for x in xs[1:]:
+            tensor = (tensor[..., :, None] * x[..., None, :]).flatten(-2)
+        y: Tensor = self.gamma[0](tensor)
+        return y
+
+
+def sum_of(terms: Iterable[Tensor]) -> Tensor:
+    """The sum of one or more tensors."""
+    iterator = iter(terms)
+    total = next(iterator)
+    for t in iterator:
+        total = total + t
+    return total
+
+
+def product_of(factors: Iterable[Tensor]) -> Tensor:
+    """The product of one or more tensors."""
+    iterator = iter(factors)
+    total = next(iterator)
+    for t in iterator:
+        total = total * t
+    return total

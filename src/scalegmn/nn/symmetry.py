@@ -1,0 +1,76 @@
+"""What message passing needs to know about an architecture: groups of vertices and edges, and how blocks broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..activations import Phi
+from ..architecture import Architecture
+from ..groups import Group, Trivial, group
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """The symmetries that a model respects in networks of one architecture.
+
+    Arguments:
+        architecture: The architecture.
+        groups: The scaling group of every layer.
+        phis: For every layer, the map from the multiplier of its pre-activation to that of its post-activation.
+    """
+
+    architecture: Architecture
+    groups: tuple[Group, ...]
+    phis: tuple[Phi, ...]
+
+    @staticmethod
+    def full(architecture: Architecture) -> Symmetry:
+        """Permutations and scalings."""
+        return Symmetry(architecture, architecture.groups, architecture.phis)
+
+    @staticmethod
+    def permutations(architecture: Architecture) -> Symmetry:
+        """Permutations only."""
+        count = len(architecture.layers)
+        return Symmetry(architecture, (Trivial,) * count, (Phi(),) * count)
+
+    def is_hidden(self, layer: int) -> bool:
+        """Whether the layer is neither the input nor the output."""
+        return self.architecture.roles[layer] == "hidden"
+
+    def edge_group(self, connection: int) -> Group:
+        """The smallest of the four groups that contains every q_t / phi(q_s)."""
+        c = self.architecture.connections[connection]
+        source, target = self.groups[c.source], self.groups[c.target]
+        return group(signs=source.signs or target.signs, scales=source.scales or target.scales)
+
+    def source(self, connection: int, x: Tensor) -> Tensor:
+        """Lay a tensor (..., n_s, h) of the source layer along the edges (..., n_t, n_s, h)."""
+        return x.unsqueeze(-3) if self.architecture.connections[connection].dense else x.unsqueeze(-2)
+
+    def target(self, connection: int, x: Tensor) -> Tensor:
+        """Lay a tensor (..., n_t, h) of the target layer along the edges (..., n_t, n_s, h)."""
+        return x.unsqueeze(-2)
+
+    def sum_to_target(self, connection: int, m: Tensor) -> Tensor:
+        """Sum messages (B, n_t, n_s, h) over the sources."""
+        return m.sum(2)
+
+    def sum_to_source(self, connection: int, m: Tensor) -> Tensor:
+        """Sum messages (B, n_t, n_s, h) over the targets."""
+        return m.sum(1) if self.architecture.connections[connection].dense else m.sum(2)
+
+
+def vertex_groups(symmetries: Iterable[Symmetry]) -> tuple[Group, ...]:
+    """All groups that hidden layers have."""
+    found = {s.groups[i] for s in symmetries for i in range(len(s.groups)) if s.is_hidden(i)}
+    return tuple(sorted(found or {Trivial}, key=lambda g: g.name))
+
+
+def edge_groups(symmetries: Iterable[Symmetry]) -> tuple[Group, ...]:
+    """All groups that edges have."""
+    found = {s.edge_group(c) for s in symmetries for c in range(len(s.architecture.connections))}
+    return tuple(sorted(found, key=lambda g: g.name))
