@@ -5,6 +5,7 @@ A command module reads `from scalegmn.cli.application import app, examples`, dec
 `scalegmn --help` stays quick. Then it is imported here.
 """
 
+from scalegmn.cli import train as train
 from scalegmn.cli.application import app, main
 
 __all__ = ["app", "main"]

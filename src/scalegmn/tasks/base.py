@@ -1,0 +1,90 @@
+"""What a task is: what it reads from a zoo, its loss, its metrics and the head that it needs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..models.base import Metanetwork
+from ..networks import Networks, group_by_architecture
+from ..zoo.schema import to_json
+from ..zoo.store import Zoo
+
+Head = Literal["invariant", "equivariant"]
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """Something to learn from a zoo. Its fields are all that must be remembered to use a trained model.
+
+    Attributes:
+        name: As recipes call it.
+        head: What kind of model it needs.
+        metric: The metric that picks the best epoch.
+        maximise: Whether more of it is better.
+    """
+
+    name: ClassVar[str]
+    head: ClassVar[Head]
+    metric: ClassVar[str]
+    maximise: ClassVar[bool]
+
+    @classmethod
+    @abstractmethod
+    def from_zoo(cls, zoo: Zoo) -> Task:
+        """The task as this zoo poses it; further keyword-only arguments are the options of a recipe."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per network that an invariant model must give."""
+        return 1
+
+    @abstractmethod
+    def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:
+        """What some networks of the zoo should give, (B, ...)."""
+
+    @abstractmethod
+    def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
+        """What the model gives, comparable to `targets`, (B, ...)."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch, a scalar."""
+
+    @abstractmethod
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """The metrics of a whole split."""
+
+    def answers(self, outputs: Tensor) -> list[dict[str, Any]]:
+        """One readable answer per network."""
+        return [{"value": value.tolist()} for value in outputs]
+
+    def better(self, new: float, old: float) -> bool:
+        """Whether one value of the metric beats another; nan never does."""
+        return new > old if self.maximise else new < old
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and fields as plain values, for `task_from_json`."""
+        return {"name": self.name, **to_json(self)}
+
+
+def each_architecture(f: Callable[[Networks], Tensor], networks: Networks | Sequence[Networks]) -> Tensor:
+    """Apply f to the networks of one architecture at a time and give the results in the order of the input.
+
+    >>> from scalegmn.architecture import Architecture
+    >>> small, large = (Architecture.mlp([1, n, 1]) for n in (2, 3))
+    >>> mixed = [Networks(a, torch.full((1, a.parameters), v)) for a, v in [(small, 1.0), (large, 2.0), (small, 3.0)]]
+    >>> each_architecture(lambda n: n.parameters[:, 0], mixed)
+    tensor([1., 2., 3.])
+    """
+    if isinstance(networks, Networks):
+        return f(networks)
+    groups = group_by_architecture(networks)
+    found = torch.cat([f(batch) for batch, _ in groups])
+    order = torch.cat([positions for _, positions in groups]).argsort()
+    return found[order.to(found.device)]

@@ -1,0 +1,84 @@
+"""Which class does a network belong to?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..errors import ScaleGMNError
+from ..models.base import Metanetwork
+from ..networks import Networks
+from ..zoo.store import Zoo
+from .base import Head, Task
+
+
+@dataclass(frozen=True)
+class Classification(Task):
+    """Cross-entropy and accuracy on a column of labels, such as the digit that an INR shows.
+
+    Arguments:
+        column: The column of the zoo.
+        classes: Its values in ascending order, one for each output of the model.
+        names: What the values are called, for a column of strings.
+
+    >>> task = Classification("label", (3, 7))
+    >>> task.answers(torch.tensor([[0.0, 2.0]]))
+    [{'label': 7, 'probability': 0.8808}]
+    """
+
+    name: ClassVar[str] = "classification"
+    head: ClassVar[Head] = "invariant"
+    metric: ClassVar[str] = "accuracy"
+    maximise: ClassVar[bool] = True
+
+    column: str
+    classes: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def from_zoo(cls, zoo: Zoo, *, column: str = "label") -> Classification:
+        """Every value that the column takes is a class."""
+        values = zoo.column(column)
+        if values.is_floating_point():
+            raise ScaleGMNError(
+                f"classification: column {column!r} holds {values.dtype}; expected integers or names; "
+                "task regression learns numbers"
+            )
+        return cls(column, tuple(values.long().unique().tolist()), zoo.categories(column))
+
+    @property
+    def outputs(self) -> int:
+        return len(self.classes)
+
+    def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:
+        """Positions in `classes` (B,)."""
+        values = zoo.column(self.column)[indices].long()
+        known = torch.tensor(self.classes)
+        found = torch.searchsorted(known, values).clamp(max=len(known) - 1)
+        strange = values[known[found] != values]
+        if len(strange):
+            raise ScaleGMNError(f"column {self.column!r}: expected one of {self.classes}, got {strange[0].item()}")
+        return found
+
+    def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
+        """Logits (B, classes)."""
+        logits: Tensor = model(networks)
+        return logits
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs.float(), targets)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        hits = (outputs.argmax(1) == targets).double().mean()
+        return {"loss": self.loss(outputs, targets).item(), "accuracy": hits.item()}
+
+    def answers(self, outputs: Tensor) -> list[dict[str, Any]]:
+        p, best = outputs.float().softmax(1).max(1)
+        pairs = zip(best.tolist(), p.tolist(), strict=True)
+        labels = self.names or self.classes
+        return [{"label": labels[i], "probability": round(q, 4)} for i, q in pairs]

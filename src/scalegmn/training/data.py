@@ -1,0 +1,75 @@
+"""Training batches as a function of the step, and of nothing else: nothing to save, nothing to restore."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import ScaleGMNError
+from ..networks import Networks
+from ..zoo.store import Batch, Batches, Zoo
+
+# Purposes of random numbers; those of two purposes never coincide.
+ORDER, DROPOUT, AUGMENT, PREPARE, TRANSFORM = range(5)
+
+
+def seed_for(seed: int, purpose: int, *where: int) -> int:
+    """A seed for one purpose at one place, such as a step and a process.
+
+    >>> seed_for(0, DROPOUT, 1) != seed_for(0, DROPOUT, 2)
+    True
+    """
+    return int(np.random.SeedSequence([seed, purpose, *where]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class Stream:
+    """An endless sequence of training batches; every epoch is a fresh permutation of the training split.
+
+    Arguments:
+        indices: The numbers of the training networks (N,).
+        batch: Networks per step.
+        seed: Of the permutations.
+
+    >>> stream = Stream(torch.arange(10), 4, 0)
+    >>> [len(stream.indices_of(step)) for step in range(4)]
+    [4, 4, 2, 4]
+    """
+
+    def __init__(self, indices: Tensor, batch: int, seed: int) -> None:
+        if not len(indices):
+            raise ScaleGMNError("zoo: the split 'train' is empty; expected at least one network")
+        self.indices = indices
+        self.batch = batch
+        self.seed = seed
+        self.epoch_steps = -(-len(indices) // batch)
+        self._order = lru_cache(maxsize=1)(self._permutation)
+
+    def _permutation(self, epoch: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed_for(self.seed, ORDER, epoch))
+        return self.indices[torch.randperm(len(self.indices), generator=generator)]
+
+    def indices_of(self, step: int) -> Tensor:
+        """The numbers of the networks of one step."""
+        epoch, position = divmod(step, self.epoch_steps)
+        return self._order(epoch)[position * self.batch : (position + 1) * self.batch]
+
+
+def fetch(zoo: Zoo, indices: Tensor) -> Batch:
+    """Networks of a zoo with any number of architectures; its `indices` stand in the order of the networks."""
+    return Batches(zoo, indices, max(len(indices), 1))[0]
+
+
+def to_device(networks: Networks | Sequence[Networks], device: torch.device) -> Networks | list[Networks]:
+    """The same networks elsewhere."""
+    if isinstance(networks, Networks):
+        return networks.to(device)
+    return [batch.to(device) for batch in networks]
+
+
+def listed(networks: Networks | Sequence[Networks]) -> list[Networks]:
+    """One batch or several, as a list."""
+    return [networks] if isinstance(networks, Networks) else list(networks)

@@ -1,0 +1,99 @@
+"""What a model says about the networks of a zoo, also after they were moved along their symmetries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..models.base import Metanetwork
+from ..networks import Networks
+from ..tasks import Task
+from ..transform import Transform
+from ..zoo.store import Zoo
+from .data import TRANSFORM, fetch, listed, seed_for, to_device
+from .distributed import World
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Answers and truths, in the order of the indices.
+
+    Arguments:
+        outputs: What the model gave (B, ...), on the CPU.
+        targets: What it should have given (B, ...).
+        metrics: Of the two.
+    """
+
+    outputs: Tensor
+    targets: Tensor
+    metrics: dict[str, float]
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients, and then the mode before."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+def evaluate(
+    model: Metanetwork,
+    task: Task,
+    zoo: Zoo,
+    indices: Tensor,
+    *,
+    world: World,
+    batch: int = 256,
+    transform_seed: int | None = None,
+) -> Evaluation:
+    """Ask the model about some networks of a zoo; several processes share the work.
+
+    Arguments:
+        model: On the world's device.
+        task: What it was trained for.
+        zoo: The networks.
+        indices: Which of them (N,).
+        world: The processes that share the work.
+        batch: Networks at a time.
+        transform_seed: Ask about randomly permuted and rescaled copies instead, if given.
+    """
+    mine = world.part(indices)
+    outputs, targets = [], []
+    with evaluating(model):
+        # A process without a share still needs the shape of an answer.
+        for start in range(0, max(len(mine), 1), batch):
+            part = mine[start : start + batch] if len(mine) else indices[:1]
+            answer, truth = _ask(model, task, zoo, part, world.device, transform_seed)
+            outputs.append(answer[: len(mine)])
+            targets.append(truth[: len(mine)])
+    found = world.join(torch.cat(outputs), len(indices)), world.join(torch.cat(targets), len(indices))
+    return Evaluation(*found, task.metrics(*found))
+
+
+def _ask(
+    model: Metanetwork, task: Task, zoo: Zoo, indices: Tensor, device: torch.device, seed: int | None
+) -> tuple[Tensor, Tensor]:
+    networks, numbers = fetch(zoo, indices)
+    if seed is not None:
+        # A network's copy depends on its batch only through the first index, which does not change between models.
+        generator = torch.Generator().manual_seed(seed_for(seed, TRANSFORM, int(indices[0])))
+        networks = [transformed(batch, generator) for batch in listed(networks)]
+    answer = task.respond(model, to_device(networks, device)).float().cpu()
+    # The networks come grouped by architecture; give the answers in the order of the question.
+    place = {n: i for i, n in enumerate(numbers.tolist())}
+    order = torch.tensor([place[n] for n in indices.tolist()])
+    return answer[order], task.targets(zoo, indices)
+
+
+def transformed(networks: Networks, generator: torch.Generator) -> Networks:
+    """Randomly permuted and rescaled copies, which compute the same functions."""
+    return Transform.sample(networks.architecture, len(networks), generator).apply(networks)

@@ -1,0 +1,303 @@
+"""The training loop: from a recipe to a run directory."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import ScaleGMNError
+from ..models.base import Metanetwork
+from ..models.registry import build_equivariant, build_invariant
+from ..networks import Networks
+from ..tasks import Task, task_class
+from ..zoo.augment import NoiseAugment, ScaleAugment
+from ..zoo.store import Zoo
+from .data import AUGMENT, DROPOUT, PREPARE, Stream, fetch, listed, seed_for, to_device
+from .distributed import World, world
+from .evaluation import evaluate
+from .precision import Precision
+from .progress import Progress
+from .recipe import Choice, Recipe, Training
+from .run import Run
+from .state import (
+    Counters,
+    State,
+    load_state,
+    optimizer_tensors,
+    restore_optimizer,
+    save_state,
+    weights_of,
+)
+
+PREPARE_NETWORKS = 4096
+
+
+class Objective(nn.Module):
+    """Model and loss as one module, so that its forward pass is all that a process or a compiler needs to wrap."""
+
+    def __init__(self, model: Metanetwork, task: Task) -> None:
+        super().__init__()
+        self.model = model
+        self.task = task
+
+    def forward(self, networks: Networks | Sequence[Networks], targets: Tensor) -> Tensor:
+        """The mean loss of a batch."""
+        return self.task.loss(self.task.respond(self.model, networks), targets)
+
+
+def train(recipe: Recipe, out: str | Path, *, resume: bool = False, progress: Progress | None = None) -> dict[str, Any]:
+    """Train as a recipe says and leave everything in a directory.
+
+    Arguments:
+        recipe: The experiment.
+        out: The run directory.
+        resume: Continue what is there; the result is the same as without the interruption.
+        progress: What to show; plain lines on stderr if omitted.
+
+    Returns:
+        The content of `results.json`.
+    """
+    run = Run(Path(out))
+    with world(recipe.training.device) as together:
+        zoo = Zoo.open(recipe.zoo)
+        task = task_class(recipe.task.name).from_zoo(zoo, **recipe.task.options)
+        together.once(lambda: run.begin(recipe, task, zoo, resume=resume))
+        if together.once(lambda: run.finished):
+            return together.once(run.results)
+        quiet = progress is None and not together.main
+        with progress or Progress(recipe.model.name, quiet=quiet) as shown:
+            return Trainer(recipe, run, zoo, task, together, shown).run()
+
+
+def build_model(choice: Choice, task: Task, architectures: Sequence[Any]) -> Metanetwork:
+    """The model of a recipe with the head that the task needs."""
+    if task.head == "equivariant":
+        return build_equivariant(choice.name, architectures, choice.options)
+    return build_invariant(choice.name, architectures, task.outputs, choice.options)
+
+
+def learning_rate(settings: Training, step: int, fraction: float) -> float:
+    r"""The learning rate of a step: linear warm-up, then constant, or \(\frac{1}{2}(1 + \cos \pi f)\) of it.
+
+    Arguments:
+        settings: Of the recipe.
+        step: Number of the step, from 0.
+        fraction: How much of the training is done, 0 to 1.
+
+    >>> [learning_rate(Training(lr=1.0, warmup=4), step, 0) for step in (0, 3, 100)]
+    [0.25, 1.0, 1.0]
+    """
+    rate = settings.lr * min(1.0, (step + 1) / settings.warmup) if settings.warmup else settings.lr
+    return rate * (1 + math.cos(math.pi * min(fraction, 1.0))) / 2 if settings.schedule == "cosine" else rate
+
+
+def _augments(settings: Training) -> list[ScaleAugment | NoiseAugment]:
+    found: list[ScaleAugment | NoiseAugment] = []
+    if settings.augment == "scale":
+        found.append(ScaleAugment(settings.augment_rate))
+    if settings.noise:
+        found.append(NoiseAugment(settings.noise))
+    return found
+
+
+class Trainer:
+    """One training run of one process (of several, perhaps).
+
+    Arguments:
+        recipe: The experiment.
+        run: Where it is written.
+        zoo: The networks.
+        task: What to learn from them.
+        together: The processes that train together.
+        progress: What a person sees.
+    """
+
+    def __init__(self, recipe: Recipe, run: Run, zoo: Zoo, task: Task, together: World, progress: Progress) -> None:
+        self.recipe, self.settings, self.seed = recipe, recipe.training, recipe.seed
+        self.run_directory, self.zoo, self.task, self.world, self.progress = run, zoo, task, together, progress
+        self.stream = Stream(zoo.split("train"), self.settings.batch, recipe.seed)
+        self.steps = self.settings.steps or self.settings.epochs * self.stream.epoch_steps
+        self.every = self.settings.validate_every or self.stream.epoch_steps
+        torch.manual_seed(seed_for(recipe.seed, PREPARE))
+        self.model = build_model(recipe.model, task, zoo.architectures)
+        self.model.prepare(listed(fetch(zoo, self.stream.indices[self._sample()]).networks))
+        self.model.to(together.device)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay
+        )
+        self.precision = Precision(self.settings.precision, together.device)
+        self.objective = self._objective()
+        self.augments = _augments(self.settings)
+        self.counters = Counters()
+        self.best = weights_of(self.model)
+        self.loss = torch.zeros((), device=together.device)
+
+    def _sample(self) -> Tensor:
+        generator = torch.Generator().manual_seed(seed_for(self.seed, PREPARE))
+        return torch.randperm(len(self.stream.indices), generator=generator)[:PREPARE_NETWORKS]
+
+    def _objective(self) -> nn.Module:
+        objective: nn.Module = Objective(self.model, self.task)
+        if self.settings.compile:
+            objective.compile()
+        if self.world.size > 1:
+            # A batch may lack an architecture, and a readout may not see every neuron: some weights then go unused.
+            objective = DistributedDataParallel(objective, find_unused_parameters=True)
+        return objective
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end, then read the test split."""
+        self._restore()
+        self.model.train()
+        self.progress.begin(self.steps, self.counters.step, self.stream.epoch_steps)
+        self._began = time.perf_counter() - self.counters.seconds
+        while self.counters.step < self.steps and not self.counters.stopped:
+            self._step()
+            step = self.counters.step
+            self._check_time()
+            last = step == self.steps or bool(self.counters.stopped)
+            if step % self.every == 0 or last:
+                self._validate()
+            elif self.settings.checkpoint_every and step % self.settings.checkpoint_every == 0:
+                self._save()
+        return self._finish()
+
+    def _step(self) -> None:
+        settings, step = self.settings, self.counters.step
+        torch.manual_seed(seed_for(self.seed, DROPOUT, step, self.world.rank))
+        indices = self.stream.indices_of(step)
+        mine = self.world.part(indices)
+        # The processes' gradients are averaged; weights make that the mean over the whole batch.
+        weight = len(mine) * self.world.size / len(indices)
+        networks, numbers = fetch(self.zoo, mine if len(mine) else indices[:1])
+        targets = self.task.targets(self.zoo, numbers).to(self.world.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(settings, step, self._fraction())
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.precision.autocast():
+            loss = self.objective(self._inputs(networks, step), targets)
+        self.precision.step(weight * loss, self.optimizer, self.model.parameters(), settings.clip)
+        self.counters.step += 1
+        self.counters.networks += len(mine)
+        # Summed where it is: to read it would make the processor wait for the device.
+        self.loss += loss.detach() * len(mine)
+        self.progress.step(self.counters.step, len(indices), self._fraction())
+
+    def _inputs(self, networks: Networks | Sequence[Networks], step: int) -> Networks | list[Networks]:
+        generator = torch.Generator().manual_seed(seed_for(self.seed, AUGMENT, step, self.world.rank))
+        batches = listed(networks)
+        for augment in self.augments:
+            batches = [augment(batch, generator) for batch in batches]
+        return to_device(batches[0] if isinstance(networks, Networks) else batches, self.world.device)
+
+    def _fraction(self) -> float:
+        """How much of the training is done: by steps, or by time where that ends first."""
+        fraction = self.counters.step / self.steps
+        if self.settings.minutes is None:
+            return fraction
+        return max(fraction, min(1.0, self.counters.seconds / (60 * self.settings.minutes)))
+
+    def _check_time(self) -> None:
+        self.counters.seconds = time.perf_counter() - self._began
+        if self.settings.minutes is not None:
+            # All processes must see the same clock, or they would part.
+            self.counters.seconds = self.world.once(lambda: self.counters.seconds)
+            if self.counters.seconds >= 60 * self.settings.minutes:
+                self.counters.stopped = "minutes"
+
+    # -- validation and checkpoints ----------------------------------------------------------------------------
+
+    def _validate(self) -> None:
+        self._count_loss()
+        c = self.counters
+        loss = self.world.total(c.loss) / max(self.world.total(c.networks), 1)
+        if not math.isfinite(loss):
+            raise ScaleGMNError(
+                f"training: the loss became {loss} before step {c.step}; "
+                f"try a smaller training.lr than {self.settings.lr:g}, or more training.warmup"
+            )
+        found = evaluate(self.model, self.task, self.zoo, self.zoo.split("val"), world=self.world)
+        value = found.metrics[self.task.metric]
+        improved = c.best is None or self.task.better(value, c.best)
+        if improved:
+            c.best, c.best_step, c.stale = (None if math.isnan(value) else value), c.step, 0
+            self.best = weights_of(self.model)
+        else:
+            c.stale += 1
+        if self.settings.patience is not None and c.stale >= self.settings.patience:
+            c.stopped = c.stopped or "patience"
+        c.loss, c.networks, c.validated = 0.0, 0, c.step
+        self._report({"train_loss": loss, **found.metrics}, improved)
+        self._save(best=improved)
+
+    def _count_loss(self) -> None:
+        self.counters.loss += self.loss.item()
+        self.loss.zero_()
+
+    def _report(self, values: dict[str, float], improved: bool) -> None:
+        if not self.world.main:
+            return
+        c = self.counters
+        c.seconds = time.perf_counter() - self._began
+        record = {"step": c.step, "epoch": c.step / self.stream.epoch_steps, **values, "best": improved}
+        rate = {"lr": self.optimizer.param_groups[0]["lr"], "networks_per_second": round(self.progress.rate, 1)}
+        self.run_directory.log({**record, **rate, "seconds": round(c.seconds, 3)})
+        self.progress.validated(c.step, values, seconds=c.seconds, fraction=self._fraction(), best=improved)
+        if self.settings.tensorboard:
+            self.run_directory.tensorboard(c.step, values)
+
+    def _save(self, *, best: bool = False) -> None:
+        if not self.world.main:
+            return
+        self._count_loss()
+        if best:
+            self.run_directory.write_model(self.best)
+        tensors = optimizer_tensors(self.optimizer)
+        state = State(self.counters, weights_of(self.model), self.best, tensors, self.precision.state())
+        save_state(self.run_directory.checkpoints, state)
+
+    def _restore(self) -> None:
+        state = self.world.once(lambda: load_state(self.run_directory.checkpoints))
+        if state is None:
+            if self.world.main:
+                self.run_directory.forget_after(-1)
+            return
+        self.counters, self.best = state.counters, state.best
+        self.model.load_state_dict(state.model)
+        restore_optimizer(self.optimizer, state.optimizer)
+        self.precision.restore(state.scaler)
+        if self.world.main:
+            self.run_directory.forget_after(state.counters.step)
+            self.run_directory.write_model(self.best)
+            self.progress.note(f"continuing at step {state.counters.step} of {self.steps}")
+
+    def _finish(self) -> dict[str, Any]:
+        self.model.load_state_dict(self.best)
+        results: dict[str, Any] = {
+            "model": self.recipe.model.name,
+            "task": self.task.name,
+            "metric": self.task.metric,
+            "seed": self.seed,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "steps": self.counters.step,
+            "epochs": round(self.counters.step / self.stream.epoch_steps, 3),
+            "best_step": self.counters.best_step,
+            "stopped": self.counters.stopped or "finished",
+            "seconds": round(self.counters.seconds, 3),
+        }
+        for name in ("val", "test"):
+            if name in self.zoo.splits:
+                indices = self.zoo.split(name)
+                results[name] = evaluate(self.model, self.task, self.zoo, indices, world=self.world).metrics
+        if self.world.main:
+            self.run_directory.write_results(results)
+        return results

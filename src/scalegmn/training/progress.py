@@ -1,0 +1,99 @@
+"""What a person sees while a model trains: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+
+class Progress:
+    """Shows epoch, loss, metrics, networks per second and the time left, on stderr.
+
+    Use it as a context manager. A line is written for each validation; on a terminal a bar moves below them.
+
+    Arguments:
+        label: What is trained.
+        quiet: Whether to show nothing at all.
+        file: Where to write; stderr if omitted.
+    """
+
+    def __init__(self, label: str, *, quiet: bool = False, file: TextIO | None = None) -> None:
+        self.console = Console(file=file or sys.stderr, highlight=False, quiet=quiet, soft_wrap=True)
+        self.label = label
+        self.bar: Bar | None = None
+        self.total = 0
+        self.epoch_steps = 1
+        self._began: tuple[float, int] | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def begin(self, total: int, step: int, epoch_steps: int) -> None:
+        """Training goes from `step` to `total`."""
+        self.total, self.epoch_steps = total, epoch_steps
+        if self.console.is_terminal and not self.console.quiet:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self.bar = Bar(*columns, TextColumn("{task.fields[rate]}"), console=self.console, transient=True)
+            self.bar.start()
+            self.bar.add_task(self.label, total=total, completed=step, rate="")
+
+    def step(self, step: int, networks: int, fraction: float) -> None:
+        """One step was done.
+
+        Arguments:
+            step: Steps done.
+            networks: Of this step.
+            fraction: How much of the training is done, by steps or by time.
+        """
+        now = time.perf_counter()
+        start, seen = self._began or (now, 0)
+        self._began = (start, seen + networks)
+        self._fraction = fraction
+        if self.bar is not None:
+            rate = f"{self.rate:,.0f} networks/s"
+            epoch = f"{self.label} epoch {step / self.epoch_steps:.1f}"
+            self.bar.update(self.bar.task_ids[0], completed=step, rate=rate, description=epoch)
+
+    @property
+    def rate(self) -> float:
+        """Networks per second since this process began to train."""
+        if self._began is None:
+            return 0.0
+        return self._began[1] / max(time.perf_counter() - self._began[0], 1e-9)
+
+    def validated(self, step: int, values: Mapping[str, float], *, seconds: float, fraction: float, best: bool) -> None:
+        """A validation gave some values."""
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        left = seconds * (1 - fraction) / fraction if fraction > 0 else 0.0
+        self.note(
+            f"{self.label}  epoch {step / self.epoch_steps:g}  step {step}/{self.total}  {numbers}  "
+            f"{self.rate:,.0f} networks/s  {duration(left)} left{'  *' if best else ''}"
+        )
+
+    def note(self, text: str) -> None:
+        """One line."""
+        self.console.print(text, markup=False)
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people.
+
+    >>> duration(75), duration(3 * 3600 + 120)
+    ('1:15', '3:02:00')
+    """
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

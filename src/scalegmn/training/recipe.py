@@ -1,0 +1,229 @@
+"""Recipes: TOML files that name a zoo, a task, a model and what differs from the defaults."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from ..errors import ScaleGMNError
+from ..models.registry import card
+from ..tasks import task_class
+from .options import complain, nearest, validated
+
+
+class Table(BaseModel):
+    """A table of a recipe: no unknown keys, no infinities."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Choice(BaseModel):
+    """Something by name, with options that its constructor checks; in TOML a table, or only the name."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_a_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Training(Table):
+    """How to train.
+
+    Arguments:
+        epochs: Passes over the training networks.
+        steps: Number of steps instead, if given.
+        minutes: Stop after this time, if given, whatever the epochs say.
+        batch: Networks per step, over all processes.
+        lr, weight_decay: Of AdamW (Loshchilov & Hutter, 2019).
+        warmup: Steps over which the learning rate rises linearly.
+        schedule: What it does then, until the last step (or the last minute).
+        clip: Largest norm of the gradient; 0 leaves it alone.
+        patience: Stop after so many validations without improvement, if given.
+        validate_every: Steps between validations; one epoch if omitted.
+        checkpoint_every: Steps between checkpoints, besides one at every validation.
+        precision: `mixed` computes in 16 bits where the device can.
+        compile: Whether to compile the model.
+        augment: `scale` moves every training network along its scaling symmetry.
+        augment_rate: Of the exponential distribution of positive scales.
+        noise: Standard deviation of noise on training parameters, relative to that of each tensor.
+        pretrain: Epochs on the model's own unsupervised loss beforehand, for models that have one.
+        device: Where to train; `auto` takes a GPU if there is one.
+        tensorboard: Whether to write TensorBoard files too.
+    """
+
+    epochs: PositiveInt = 100
+    steps: PositiveInt | None = None
+    minutes: PositiveFloat | None = None
+    batch: PositiveInt = 64
+    lr: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 0.01
+    warmup: NonNegativeInt = 0
+    schedule: Literal["constant", "cosine"] = "constant"
+    clip: NonNegativeFloat = 10.0
+    patience: PositiveInt | None = None
+    validate_every: PositiveInt | None = None
+    checkpoint_every: PositiveInt | None = None
+    precision: Literal["float32", "mixed"] = "float32"
+    compile: bool = False
+    augment: Literal["none", "scale"] = "none"
+    augment_rate: PositiveFloat = 1.0
+    noise: NonNegativeFloat = 0.0
+    pretrain: NonNegativeInt = 0
+    device: str = "auto"
+    tensorboard: bool = False
+
+
+class Recipe(Table):
+    """One experiment.
+
+    Arguments:
+        zoo: Directory of the zoo.
+        task: What to learn, as in `scalegmn.tasks`.
+        model: What learns it, as in `scalegmn models`.
+        training: How.
+        seed: Of everything random.
+    """
+
+    zoo: str
+    task: Choice
+    model: Choice
+    training: Training = Training()
+    seed: NonNegativeInt = 0
+
+    @field_validator("task")
+    @classmethod
+    def _task(cls, task: Choice) -> Choice:
+        kind = task_class(task.name)
+        return Choice(name=task.name, **validated(f"task {task.name!r}", kind.from_zoo, task.options))
+
+    @model_validator(mode="after")
+    def _model(self) -> Recipe:
+        head = task_class(self.task.name).head
+        known = card(self.model.name)
+        builder = known.equivariant if head == "equivariant" else known.invariant
+        if builder is None:
+            raise ScaleGMNError(f"model {known.name!r} has no {head} head, which task {self.task.name!r} needs")
+        validated(f"model {known.name!r}", builder, self.model.options)
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe with all defaults filled in, as plain values; what is None is left out."""
+        found: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
+        return found
+
+    def to_toml(self) -> str:
+        """The same as TOML text, which `read_recipe` reads."""
+        return to_toml(self.to_dict())
+
+
+def make_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """Check a recipe given as nested dictionaries.
+
+    >>> make_recipe({"zoo": "z", "task": "classification", "model": "mlp", "trainin": {}})
+    Traceback (most recent call last):
+    ...
+    scalegmn.errors.ScaleGMNError: recipe: unknown key 'trainin'; did you mean 'training'?
+    """
+    try:
+        return Recipe.model_validate(dict(values))
+    except ValidationError as error:
+        raise complain(error, where, _known) from None
+
+
+def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe file.
+
+    Arguments:
+        path: A TOML file.
+        overrides: Changes as `dotted.key=value`, as `--set` gives them.
+    """
+    path = Path(path)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScaleGMNError(f"{path}: cannot read the recipe: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScaleGMNError(f"{path}: not valid TOML: {error}") from None
+    return make_recipe(override(values, overrides), str(path))
+
+
+def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """Nested dictionaries with some entries replaced.
+
+    Arguments:
+        values: The dictionaries, which stay as they are.
+        changes: `dotted.key=value`; the value is TOML, or else a string.
+
+    >>> override({"task": "classification", "training": {"lr": 0.1}}, ["training.lr=1e-3", "task.column=digit"])
+    {'task': {'name': 'classification', 'column': 'digit'}, 'training': {'lr': 0.001}}
+    """
+    result: dict[str, Any] = json.loads(json.dumps(values))
+    for change in changes:
+        key, equals, text = change.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            raise ScaleGMNError(f"--set: expected key=value such as training.lr=1e-4, got {change!r}")
+        table = result
+        for part in parts[:-1]:
+            inner = table.setdefault(part, {})
+            if isinstance(inner, str) and part in ("task", "model"):
+                inner = table[part] = {"name": inner}
+            if not isinstance(inner, dict):
+                raise ScaleGMNError(f"--set: {key.strip()!r} is not a key: {part!r} is a value; {nearest(part, table)}")
+            table = inner
+        name, value = parts[-1], _parse(text.strip())
+        # `model=NAME` replaces the table: the options of one model mean nothing to another.
+        table[name] = {"name": value} if isinstance(table.get(name), dict) and isinstance(value, str) else value
+    return result
+
+
+def _parse(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _known(place: tuple[str, ...]) -> Iterable[str]:
+    tables: dict[tuple[str, ...], type[BaseModel]] = {(): Recipe, ("training",): Training}
+    return tables[place].model_fields if place in tables else ()
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """TOML text of a dictionary whose values are scalars, lists, or dictionaries of those.
+
+    >>> print(to_toml({"zoo": "z", "training": {"lr": 0.001, "compile": False}}), end="")
+    zoo = "z"
+    <BLANKLINE>
+    [training]
+    lr = 0.001
+    compile = false
+    """
+    lines = [f"{k} = {json.dumps(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
+    for name, table in values.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items() if v is not None)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,171 @@
+"""The directory of one training run: what was asked, what happened, and the model that came out.
+
+recipe.toml          the recipe with all defaults filled in
+config.json          what is needed to use the model: its name and options, architectures, task; versions, zoo
+metrics.jsonl        one line per validation
+checkpoints/         the state to continue from
+model.safetensors    the weights at the best validation
+results.json         the end: metrics on the validation and test splits, time, parameters
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .. import __version__
+from ..architecture import Architecture
+from ..errors import ScaleGMNError
+from ..tasks import Task
+from ..zoo.files import write_atomically
+from ..zoo.schema import architecture_to_json
+from ..zoo.store import Zoo
+from .recipe import Recipe, make_recipe
+from .state import append_line, read_json, read_lines, write_json, write_lines, write_tensors
+
+_PACKAGES = ("torch", "numpy", "scipy", "safetensors")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory.
+
+    Arguments:
+        path: Of the directory.
+    """
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the state is kept."""
+        return self.path / "checkpoints"
+
+    @property
+    def exists(self) -> bool:
+        """Whether training was begun here."""
+        return (self.path / "recipe.toml").is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has come to its end here."""
+        return (self.path / "results.json").is_file()
+
+    def begin(self, recipe: Recipe, task: Task, zoo: Zoo, *, resume: bool) -> None:
+        """Make the directory, or see that it holds the same experiment.
+
+        Arguments:
+            recipe, task, zoo: The experiment.
+            resume: Whether an experiment may already be there.
+        """
+        if self.exists and not resume:
+            raise ScaleGMNError(f"out: {self.path} already holds a run; use --resume to continue it, or another --out")
+        if self.exists:
+            self._same(recipe)
+            return
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ScaleGMNError(f"out: {self.path} exists and is not a run; use another --out")
+        self.checkpoints.mkdir(parents=True)
+        write_json(self.path / "config.json", make_config(recipe, task, zoo.architectures, zoo))
+        # Last, because it makes the directory a run.
+        write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
+
+    def _same(self, recipe: Recipe) -> None:
+        old, new = _flat(self.recipe().to_dict()), _flat(recipe.to_dict())
+        for key in {**old, **new}:
+            if old.get(key) != new.get(key):
+                raise ScaleGMNError(
+                    f"resume: {key} is {new.get(key)!r} now but was {old.get(key)!r} in {self.path}; "
+                    "continue with the same recipe, or choose another --out"
+                )
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        path = self.path / "recipe.toml"
+        if not path.is_file():
+            raise ScaleGMNError(f"run: {self.path} holds no recipe.toml; expected a directory that `train` made")
+        return make_recipe(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        append_line(self.path / "metrics.jsonl", strict(record))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return read_lines(self.path / "metrics.jsonl")
+
+    def forget_after(self, step: int) -> None:
+        """Drop the metrics that a killed process wrote after its last checkpoint."""
+        write_lines(self.path / "metrics.jsonl", [line for line in self.metrics() if line["step"] <= step])
+
+    def tensorboard(self, step: int, values: Mapping[str, float]) -> None:
+        """Add values to the TensorBoard files in the directory."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ScaleGMNError("tensorboard: not installed; pip install 'scalegmn[tensorboard]'") from None
+        with SummaryWriter(str(self.path / "tensorboard"), purge_step=step) as writer:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+
+    def write_model(self, weights: Mapping[str, Tensor]) -> None:
+        """Keep the best weights."""
+        write_tensors(self.path / "model.safetensors", weights)
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        """Keep the end result."""
+        write_json(self.path / "results.json", strict(results))
+
+    def results(self) -> dict[str, Any]:
+        """The end result."""
+        if not self.finished:
+            raise ScaleGMNError(f"run: {self.path} is not finished; continue it with `scalegmn train --resume`")
+        return read_json(self.path / "results.json")
+
+
+def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture], zoo: Zoo) -> dict[str, Any]:
+    """All that is needed to build the model again, and where it came from."""
+    return {
+        "format": "scalegmn model",
+        "version": 1,
+        "task": task.to_json(),
+        "model": recipe.to_dict()["model"],
+        "architectures": [architecture_to_json(a) for a in architectures],
+        "recipe": recipe.to_dict(),
+        "zoo": {"networks": len(zoo), "kind": zoo.kind, "sha256": zoo.header["sha256"]},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers of a run depend on."""
+    found = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"scalegmn": __version__, "python": platform.python_version(), "machine": platform.machine(), **found}
+
+
+def strict(value: Any) -> Any:
+    """The same with None for numbers that JSON lacks.
+
+    >>> strict({"loss": float("nan"), "step": 3})
+    {'loss': None, 'step': 3}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: strict(v) for k, v in value.items()}
+    return [strict(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found

@@ -1,0 +1,180 @@
+"""Checkpoints: tensors as safetensors, numbers as JSON, there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import ScaleGMNError
+from ..zoo.files import write_atomically
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Counters:
+    """Where training stands.
+
+    Arguments:
+        step: Steps done.
+        loss, networks: Sum of the losses of networks since the last validation, and their number.
+        best: The best value of the metric so far, and the step at which it was found.
+        best_step: That step.
+        stale: Validations since then.
+        seconds: Time spent, over all attempts.
+        validated: The step of the last validation.
+        stopped: Why training ended before its last step; empty while it goes on.
+    """
+
+    step: int = 0
+    loss: float = 0.0
+    networks: int = 0
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    validated: int = -1
+    stopped: str = ""
+
+
+@dataclass
+class State:
+    """Everything that a later process needs to continue as if nothing had happened.
+
+    Random numbers are a function of the seed and the step, and so is the order of the data: neither is stored.
+
+    Arguments:
+        counters: Where training stands.
+        model: The weights now.
+        best: The weights at the best validation.
+        optimizer: The optimizer's tensors, by parameter and name.
+        scaler: The gradient scaler's numbers; empty where there is none.
+    """
+
+    counters: Counters
+    model: Tensors
+    best: Tensors
+    optimizer: Tensors
+    scaler: dict[str, Any]
+
+
+def save_state(directory: Path, state: State) -> None:
+    """Write a checkpoint beside the old one, put it in its place by a rename, then remove the old one.
+
+    Arguments:
+        directory: Holds the checkpoint, as `000123/state.safetensors` and `000123/state.json` (counting saves).
+        state: What to keep.
+    """
+    serial = int(max(_complete(directory), default="0")) + 1
+    name = f"{serial:06d}"
+    draft = directory / f".{name}.tmp"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    parts = {"model": state.model, "best": state.best, "optimizer": state.optimizer}
+    tensors = {f"{part}.{key}": t for part, table in parts.items() for key, t in table.items()}
+    write_tensors(draft / "state.safetensors", tensors)
+    write_json(draft / "state.json", {"counters": asdict(state.counters), "scaler": state.scaler})
+    draft.rename(directory / name)
+    for other in directory.iterdir():
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _complete(directory: Path) -> list[str]:
+    return sorted(p.name for p in directory.glob("[0-9]*"))
+
+
+def load_state(directory: Path) -> State | None:
+    """The latest complete checkpoint, or None."""
+    names = _complete(directory)
+    if not names:
+        return None
+    path = directory / names[-1]
+    values = read_json(path / "state.json")
+    parts: dict[str, Tensors] = {"model": {}, "best": {}, "optimizer": {}}
+    for key, tensor in read_tensors(path / "state.safetensors").items():
+        part, _, name = key.partition(".")
+        parts[part][name] = tensor
+    return State(Counters(**values["counters"]), scaler=values["scaler"], **parts)
+
+
+def optimizer_tensors(optimizer: Optimizer) -> Tensors:
+    """The state of an optimizer whose state is tensors, such as AdamW."""
+    state: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": t for i, entries in state.items() for name, t in entries.items()}
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def weights_of(model: nn.Module) -> Tensors:
+    """A copy of a model's weights and buffers on the CPU."""
+    return {name: t.detach().cpu().clone() for name, t in model.state_dict().items()}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    write_atomically(path, save({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()}))
+
+
+def read_tensors(path: Path) -> Tensors:
+    """Read a safetensors file."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ScaleGMNError(f"{path}: cannot read the tensors: {error}") from None
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object."""
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ScaleGMNError(f"{path}: cannot read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ScaleGMNError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ScaleGMNError(f"{path}: expected a JSON object, got {type(found).__name__}")
+    return found
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Add one JSON object as a line."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(value) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a file of JSON objects; a line that a crash cut short is left out."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
+    """Replace a file of JSON objects."""
+    write_atomically(path, "".join(json.dumps(value) + "\n" for value in values).encode())
