@@ -91,7 +91,7 @@ class Inr:
         convention: ``dws`` or ``nfn``.
 
     >>> inr(1, hidden=(32, 32)).parameters
-    1153
+    1185
     """
 
     channels: int
