@@ -73,7 +73,7 @@ def random_inputs(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Normal inputs (N, n_0, *spatial); images take the smallest size that the architecture accepts.
+    """Normal inputs (N, n_0, *spatial); images take a size that the architecture accepts, from 8 x 8 on.
 
     Arguments:
         architecture: That reads them.
@@ -256,7 +256,8 @@ def _spatial_size(architecture: Architecture, largest: int = 64) -> tuple[int, .
     dimensions = input_dimensions(architecture)
     # Only shapes matter here, so nothing is computed.
     probe = Networks(architecture, torch.empty(1, architecture.parameters, device="meta"))
-    squares = [(n,) * dimensions for n in range(1, largest + 1)] if dimensions else [()]
+    # A few pixels at least: on a single one all kinds of pooling agree.
+    squares = [(n,) * dimensions for n in (*range(8, largest + 1), *range(7, 0, -1))]
     for size in itertools.chain(squares, itertools.product(range(1, largest + 1), repeat=dimensions)):
         try:
             probe.evaluate(torch.empty(1, architecture.layers[0].size, *size, device="meta"))
