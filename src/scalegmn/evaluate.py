@@ -220,7 +220,8 @@ def input_dimensions(architecture: Architecture) -> int:
     found: Sequence[int] = [
         len(c.map.kernel)
         for c in architecture.connections
-        if c.source == 0 and isinstance(c.map, Conv | Linear)
+        if isinstance(c.map, Conv) or (isinstance(c.map, Linear) and c.source == 0)
     ]
-    found = [*found, *(len(p.size) for c in architecture.connections if c.source == 0 for p in c.pools)]
+    # Nothing but a flatten or a global pooling removes dimensions, so any map tells those of the input.
+    found = [*found, *(len(p.size) for c in architecture.connections for p in c.pools)]
     return max(found, default=0)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import evaluate as _evaluate
+from .activations import Activation
+from .activations import activation as _activation
 from .architecture import Architecture
+from .convert import batch as _batch
+from .convert import files as _files
+from .convert.feedforward import default_layout
+from .convert.layout import Layout
 from .errors import ScaleGMNError
 from .evaluate import Parameters, Responses
 
@@ -26,6 +33,8 @@ class Networks:
     Arguments:
         architecture: Of every network.
         parameters: Shape (B, P).
+        layout: The names under which the networks were stored, if they were; export uses them again.
+        passengers: What else was stored under these names, one tensor (B, ...) each.
 
     >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
     >>> networks = Networks(architecture, torch.randn(5, architecture.parameters))
@@ -33,7 +42,14 @@ class Networks:
     torch.Size([5, 100, 1])
     """
 
-    def __init__(self, architecture: Architecture, parameters: Tensor) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        parameters: Tensor,
+        *,
+        layout: Layout | None = None,
+        passengers: Mapping[str, Tensor] | None = None,
+    ) -> None:
         if parameters.dim() != 2 or parameters.shape[1] != architecture.parameters:
             raise ScaleGMNError(
                 f"parameters: expected shape (networks, {architecture.parameters}) for {architecture}, "
@@ -41,6 +57,8 @@ class Networks:
             )
         self.architecture = architecture
         self.parameters = parameters
+        self.layout = layout
+        self.passengers = dict(passengers or {})
 
     @classmethod
     def from_tensors(
@@ -59,9 +77,108 @@ class Networks:
             parts.append(tensor.reshape(tensor.shape[0], s.size))
         return cls(architecture, torch.cat(parts, dim=1))
 
+    # -- conversion --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_modules(cls, modules: Sequence[nn.Module]) -> Networks:
+        """Read a person's own modules, all of one architecture.
+
+        Arguments:
+            modules: Whose `forward` torch.fx can trace; evaluation mode is assumed (docs/networks.md).
+
+        >>> modules = [nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)) for _ in range(3)]
+        >>> networks = Networks.from_modules(modules)
+        >>> networks
+        Networks(3 x 2-8-1 [relu], torch.float32, cpu)
+        >>> torch.equal(networks.to_modules()[2][0].weight, modules[2][0].weight)
+        True
+        """
+        layout, parameters, passengers = _batch.pack_modules(modules)
+        return cls(layout.architecture, parameters, layout=layout, passengers=passengers)
+
+    @classmethod
+    def from_state_dicts(
+        cls,
+        states: Sequence[Mapping[str, Tensor]],
+        *,
+        like: nn.Module | Architecture | None = None,
+        activation: str | Activation | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Networks:
+        """Read state dicts, all of one architecture.
+
+        Arguments:
+            states: One per network. Entries that are not floating-point numbers travel along.
+            like: A module with such a state dict, or the architecture that its entries follow in order.
+            activation: Without `like`: the hidden activation of a multilayer perceptron.
+            names: What to call each network in an error.
+
+        >>> state = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).state_dict()
+        >>> Networks.from_state_dicts([state], activation="relu")
+        Networks(1 x 2-8-1 [relu], torch.float32, cpu)
+        """
+        if not states:
+            raise ScaleGMNError("state dicts: expected at least one, got none")
+        names = [f"state dict {i}" for i in range(len(states))] if names is None else names
+        plain = []
+        for name, state in zip(names, states, strict=True):
+            tensors = _files.as_state(state)
+            if tensors is None:
+                raise ScaleGMNError(f"{name}: expected a dictionary of names and tensors")
+            plain.append(tensors)
+        act = None if activation is None else _activation(activation)
+        try:
+            layout = _batch.find_layout(plain[0], like, act)
+        except ScaleGMNError as error:
+            raise error if isinstance(like, nn.Module) else ScaleGMNError(f"{names[0]}: {error}") from None
+        layout, parameters, passengers = _batch.pack_states(plain, layout, names)
+        return cls(layout.architecture, parameters, layout=layout, passengers=passengers)
+
+    @classmethod
+    def from_files(
+        cls,
+        paths: Sequence[str | Path],
+        *,
+        like: nn.Module | Architecture | None = None,
+        activation: str | Activation | None = None,
+    ) -> Networks:
+        """Read files with one state dict each (.pt, .pth, .safetensors); no code in them is run.
+
+        Arguments:
+            paths: The files.
+            like, activation: As in `from_state_dicts`.
+        """
+        states = [_files.read(p) for p in paths]
+        return cls.from_state_dicts(states, like=like, activation=activation, names=[str(p) for p in paths])
+
+    def to_state_dicts(self) -> list[dict[str, Tensor]]:
+        """One state dict per network, under the names it came with (or those of `Feedforward`)."""
+        layout = self.layout or default_layout(self.architecture)
+        return _batch.unstack(layout.unpack(self.parameters, self.passengers))
+
+    def to_modules(self) -> list[nn.Module]:
+        """One module per network, of the class it came from (or a `Feedforward`)."""
+        layout = self.layout or default_layout(self.architecture)
+        return _batch.unpack_modules(layout, self.parameters, self.passengers)
+
+    def to_files(self, paths: Sequence[str | Path]) -> None:
+        """Write one state dict per network; the suffix of a path decides the format, as in `from_files`."""
+        if len(paths) != len(self):
+            raise ScaleGMNError(f"paths: expected one for each of {len(self)} network(s), got {len(paths)}")
+        for state, path in zip(self.to_state_dicts(), paths, strict=True):
+            _files.write(state, path)
+
+    def to_pyg(self) -> list[object]:
+        """One `torch_geometric.data.Data` per network: neurons as nodes, weights on edges (docs/networks.md)."""
+        from .convert.pyg import to_data
+
+        return to_data(self.architecture, self.views)
+
     def replace(self, parameters: Tensor) -> Networks:
-        """The same networks with other parameters (B, P)."""
-        return Networks(self.architecture, parameters)
+        """The same networks with other parameters (B, P); another number of networks keeps no stored names."""
+        if parameters.shape[0] != len(self):
+            return Networks(self.architecture, parameters)
+        return Networks(self.architecture, parameters, layout=self.layout, passengers=self.passengers)
 
     # -- views -------------------------------------------------------------------------------------------------
 
@@ -112,11 +229,12 @@ class Networks:
             if not -len(self) <= index < len(self):
                 raise IndexError(f"network {index} of {len(self)}")
             index = [index % len(self)]
-        return self.replace(self.parameters[index])
+        passengers = {k: t[index] for k, t in self.passengers.items()}
+        return Networks(self.architecture, self.parameters[index], layout=self.layout, passengers=passengers)
 
     @staticmethod
     def cat(batches: Sequence[Networks]) -> Networks:
-        """Concatenate batches of the same architecture."""
+        """Concatenate batches of the same architecture; stored names survive where all batches have the same."""
         if not batches:
             raise ScaleGMNError("cat: expected at least one batch of networks, got none")
         first = batches[0]
@@ -125,11 +243,18 @@ class Networks:
                 raise ScaleGMNError(
                     f"cat: expected one architecture, got {first.architecture} and {other.architecture}"
                 )
-        return first.replace(torch.cat([b.parameters for b in batches]))
+        parameters = torch.cat([b.parameters for b in batches])
+        if any(b.layout != first.layout or b.passengers.keys() != first.passengers.keys() for b in batches):
+            return Networks(first.architecture, parameters)
+        passengers = {k: torch.cat([b.passengers[k] for b in batches]) for k in first.passengers}
+        return Networks(first.architecture, parameters, layout=first.layout, passengers=passengers)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Networks:
         """The same networks on another device or in another type."""
-        return self.replace(self.parameters.to(device=device, dtype=dtype))
+        # Passengers keep their type: they are what was stored.
+        passengers = {k: t.to(device=device) for k, t in self.passengers.items()}
+        parameters = self.parameters.to(device=device, dtype=dtype)
+        return Networks(self.architecture, parameters, layout=self.layout, passengers=passengers)
 
     def detach(self) -> Networks:
         """The same networks, cut off from the graph of gradients."""

@@ -1,0 +1,1 @@
+"""Modules (torch.fx), state dicts and files to architectures with parameters, and back."""

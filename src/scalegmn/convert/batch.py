@@ -1,0 +1,145 @@
+"""Many modules or state dicts of one architecture, stacked."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..activations import Activation
+from ..architecture import Architecture
+from ..errors import ScaleGMNError
+from .chain import infer, match
+from .feedforward import default_layout
+from .fx import trace
+from .layout import Layout
+
+Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
+Packed = tuple[Layout, Tensor, dict[str, Tensor]]
+
+
+def pack_modules(modules: Sequence[nn.Module]) -> Packed:
+    """The layout, parameters (B, P) and passengers of modules that share an architecture.
+
+    A module is traced once for each way in which it is configured, so that a stride or a frequency that differs is
+    noticed.
+    """
+    if not modules:
+        raise ScaleGMNError("modules: expected at least one, got none")
+    traced: dict[object, Layout] = {}
+    for i, module in enumerate(modules):
+        key = _configuration(module)
+        if key not in traced:
+            traced[key] = trace(module)[1]
+            first = next(iter(traced.values()))
+            if traced[key] != first:
+                raise ScaleGMNError(
+                    f"module {i}: expected the architecture of module 0, {first.architecture}, with the same names; "
+                    f"got {traced[key].architecture}"
+                )
+    layout = next(iter(traced.values()))
+    names = [f"module {i}" for i in range(len(modules))]
+    return pack_states([m.state_dict() for m in modules], layout, names)
+
+
+def find_layout(
+    state: Mapping[str, Tensor], like: nn.Module | Architecture | None, activation: Activation | None
+) -> Layout:
+    """The layout of a state dict: from a module, from an architecture, or from the shapes and an activation."""
+    if like is not None and activation is not None:
+        raise ScaleGMNError("activation: expected either a module to follow or an activation, got both")
+    if isinstance(like, nn.Module):
+        return trace(like)[1]
+    return infer(state, activation) if like is None else match(state, like)
+
+
+def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: Sequence[str]) -> Packed:
+    """Stack state dicts of one layout.
+
+    Arguments:
+        states: One per network.
+        layout: Of all of them.
+        names: What to call each network in a complaint.
+    """
+    if not states:
+        raise ScaleGMNError("networks: expected at least one, got none")
+    first = _signature(states[0])
+    for i, (name, state) in enumerate(zip(names, states, strict=True)):
+        signature = _signature(state)
+        if i == 0 or signature != first:
+            complaint = layout.complain({k: shape for k, (shape, _) in signature.items()})
+            complaint = complaint or _difference(layout, signature, first)
+            if complaint:
+                raise ScaleGMNError(f"{name}: expected the architecture {layout.architecture}; {complaint}")
+    stacked = {k: torch.stack([s[k].detach() for s in states]) for k in first}
+    parameters, passengers = layout.pack(stacked)
+    bad = ~torch.isfinite(parameters).all(1)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        column = int((~torch.isfinite(parameters[row])).nonzero()[0])
+        segment = next(s for s in layout.architecture.segments if column < s.start + s.size)
+        raise ScaleGMNError(
+            f"{names[row]}: {layout.locate(segment)} has a weight that is {parameters[row, column].item()}; "
+            "expected finite numbers"
+        )
+    return layout, parameters, passengers
+
+
+def _signature(state: Mapping[str, Tensor]) -> Signature:
+    return {k: (tuple(t.shape), t.dtype) for k, t in state.items()}
+
+
+def _difference(layout: Layout, own: Signature, first: Signature) -> str | None:
+    """Entries that the layout does not know travel along if they are integers and every network has them."""
+    known = dict(layout.shapes)
+    for key, (_, dtype) in own.items():
+        if key not in known and dtype.is_floating_point:
+            return f"the state dict has {key}, which the architecture has not"
+    if own.keys() != first.keys():
+        return f"other entries than in the first network: {min(own.keys() ^ first.keys())}"
+    other = next((k for k in own if own[k] != first[k]), None)
+    return None if other is None else f"{other} is {own[other]} and in the first network {first[other]}"
+
+
+def unpack_modules(layout: Layout, parameters: Tensor, passengers: Mapping[str, Tensor]) -> list[nn.Module]:
+    """Copies of the template with the given parameters; a `Feedforward` where there is no template."""
+    if layout.template is None:
+        layout, passengers = default_layout(layout.architecture), {}
+    template = layout.template
+    assert template is not None
+    known = template.state_dict().keys()
+    modules = []
+    for state in unstack(layout.unpack(parameters, passengers)):
+        module = copy.deepcopy(template).to(device=parameters.device, dtype=parameters.dtype)
+        module.load_state_dict({k: t for k, t in state.items() if k in known})
+        modules.append(module)
+    return modules
+
+
+def unstack(stacked: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """One state dict per network, each tensor with memory of its own."""
+    if not stacked:
+        return []
+    count = next(iter(stacked.values())).shape[0]
+    return [{k: t[i].detach().clone() for k, t in stacked.items()} for i in range(count)]
+
+
+def _configuration(module: nn.Module) -> object:
+    """What decides how a module computes, apart from its tensors."""
+    parts: list[object] = []
+    for path, m in module.named_modules():
+        own = {k: v for k, v in m.__dict__.items() if k not in _INTERNAL}
+        parts.append((path, type(m), tuple((k, _plain(v)) for k, v in own.items())))
+    parts.append(tuple((k, tuple(t.shape)) for k, t in module.state_dict().items()))
+    return tuple(parts)
+
+
+_INTERNAL = frozenset(nn.Module().__dict__)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Tensor):
+        return tuple(value.shape), tuple(value.flatten().tolist()[:16])
+    return repr(value)

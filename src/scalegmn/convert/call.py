@@ -1,0 +1,101 @@
+"""One operation of a traced module, with its operands resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .graph import Builder, UnsupportedError, Value
+from .layout import Source
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A learned tensor of the module, as an operand."""
+
+    source: Source
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A fixed tensor of the module, as an operand; `key` is its name if it is a buffer."""
+
+    key: str
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Size:
+    """A shape, or its entry `index`."""
+
+    index: int | None = None
+
+
+@dataclass
+class Call:
+    """One operation with its operands resolved.
+
+    Arguments:
+        builder: The growing network.
+        operation: What people call the operation.
+        args, kwargs: Its operands: `Value`, `Parameter`, `Constant`, `Size`, or plain Python.
+        use: Marks a parameter as used.
+        constants: Where fixed numbers that are buffers are noted down, by name.
+    """
+
+    builder: Builder
+    operation: str
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    use: Callable[[Source], Source]
+    constants: dict[str, float]
+
+    def get(self, position: int, name: str, default: object = None) -> object:
+        """An operand by position or name."""
+        return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
+
+    def value(self, position: int = 0, name: str = "input") -> Value:
+        """An operand that must be a symbolic value."""
+        found = self.get(position, name)
+        if not isinstance(found, Value):
+            raise UnsupportedError(f"{self.operation} of {_describe(found)}")
+        return found
+
+    def number(self, position: int, name: str, default: float | None = None) -> float:
+        """An operand that must be a fixed number."""
+        found = self.scalar(self.get(position, name, default))
+        if found is None:
+            raise UnsupportedError(f"{self.operation} with {name} = {_describe(self.get(position, name, default))}")
+        return found
+
+    def scalar(self, operand: object) -> float | None:
+        """An operand as a fixed number, or None if it is not one."""
+        if isinstance(operand, int | float) and not isinstance(operand, bool):
+            return float(operand)
+        if isinstance(operand, Constant) and operand.tensor.numel() == 1:
+            number = float(operand.tensor)
+            self.constants[operand.key] = number
+            return number
+        return None
+
+    def parameter(self, position: int, name: str) -> Parameter | None:
+        """An operand that must be a learned tensor, or None where it is omitted."""
+        found = self.get(position, name)
+        if found is None or isinstance(found, Parameter):
+            return found
+        raise UnsupportedError(f"{self.operation} with a {name} that is not a parameter of the module")
+
+    def learned(self, parameter: Parameter | None) -> Source | None:
+        """The source of a parameter, which may be used only once."""
+        return None if parameter is None else self.use(parameter.source)
+
+
+def _describe(operand: object) -> str:
+    if isinstance(operand, Parameter):
+        return f"the parameter {operand.source.key} {operand.shape}"
+    if isinstance(operand, Constant):
+        return f"the fixed tensor {operand.key} {tuple(operand.tensor.shape)}"
+    return "the values of the network" if isinstance(operand, Value) else repr(operand)

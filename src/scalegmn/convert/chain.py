@@ -1,0 +1,107 @@
+"""Bare state dicts: which entry is which parameter, where no module says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ..activations import Activation
+from ..architecture import Architecture, Connection, Layer
+from ..errors import ScaleGMNError
+from .feedforward import default_layout
+from .layout import Layout, Source
+
+_ASK = "pass the module as `like` (on the command line --arch module:function)"
+
+
+def infer(state: Mapping[str, Tensor], activation: Activation | None) -> Layout:
+    """The layout of a multilayer perceptron that is given by its state dict alone.
+
+    Its matrices must follow each other in the order of the file, each with its bias beside it; the output is linear.
+
+    Arguments:
+        state: A state dict.
+        activation: Of the hidden layers, which a state dict does not tell.
+
+    >>> import torch
+    >>> state = {"a.weight": torch.zeros(8, 2), "a.bias": torch.zeros(8), "b.weight": torch.zeros(1, 8)}
+    >>> print(infer(state, Activation("relu")).architecture)
+    2-8-1 [relu]
+    """
+    keys = _ordered(state)
+    maps = [k for k in keys if state[k].dim() > 2]
+    if maps:
+        raise ScaleGMNError(
+            f"state dict: {maps[0]} is a convolution; its stride, padding and pooling are not in a state dict; {_ASK}"
+        )
+    sizes: list[int] = []
+    biases: list[bool] = []
+    for key in keys:
+        shape = tuple(state[key].shape)
+        if len(shape) == 2 and (not sizes or shape[1] == sizes[-1]):
+            sizes = [*sizes, shape[0]] if sizes else [shape[1], shape[0]]
+            biases.append(False)
+        elif len(shape) == 1 and sizes and shape[0] == sizes[-1] and not biases[-1]:
+            biases[-1] = True
+        else:
+            raise ScaleGMNError(
+                f"state dict: {key} of shape {shape} does not continue a chain of linear layers "
+                f"{'-'.join(map(str, sizes))}; {_ASK}"
+            )
+    if not sizes:
+        raise ScaleGMNError("state dict: expected weights of a network, found none")
+    if activation is None and len(sizes) > 2:
+        raise ScaleGMNError(
+            "state dict: the activation is not in a state dict; give it as `activation` (on the command line "
+            f"--activation, with --w0 for a sine), or {_ASK}"
+        )
+    if activation is not None and activation.learned_slope:
+        raise ScaleGMNError(f"state dict: a chain with learned slopes (prelu) is ambiguous; {_ASK}")
+    hidden = activation or Activation("identity")
+    layers = [Layer(sizes[0], bias=False)]
+    layers += [Layer(n, hidden, b) for n, b in zip(sizes[1:-1], biases[:-1], strict=True)]
+    layers.append(Layer(sizes[-1], bias=biases[-1]))
+    return match(state, Architecture(tuple(layers), tuple(Connection(i, i + 1) for i in range(len(sizes) - 1))))
+
+
+def match(state: Mapping[str, Tensor], architecture: Architecture) -> Layout:
+    """The layout of a state dict of a known architecture, whose entries stand in the order of its layers."""
+    keys = _ordered(state)
+    expected = default_layout(architecture).shapes
+    if len(keys) != len(expected):
+        raise ScaleGMNError(f"state dict: expected {len(expected)} tensors for {architecture}, got {len(keys)}; {_ASK}")
+    for segment, key, (_, shape) in zip(architecture.segments, keys, expected, strict=True):
+        if tuple(state[key].shape) != shape:
+            raise ScaleGMNError(
+                f"state dict: expected the {segment.kind} {shape} of {architecture}, got {key} "
+                f"{tuple(state[key].shape)}; {_ASK}"
+            )
+    return Layout(
+        architecture,
+        tuple(Source(k) for k in keys),
+        tuple((k, tuple(state[k].shape)) for k in keys),
+    )
+
+
+def _ordered(state: Mapping[str, Tensor]) -> list[str]:
+    """Floating-point entries in order, where a bias follows the weights of the same module."""
+    keys = [k for k, t in state.items() if t.is_floating_point()]
+    statistics = [k for k in keys if k.endswith(("running_mean", "running_var"))]
+    if statistics:
+        raise ScaleGMNError(f"state dict: {statistics[0]} belongs to a BatchNorm; {_ASK}")
+    modules: dict[str, list[str]] = {}
+    for k in keys:
+        # A name without a module stands for itself.
+        modules.setdefault(k.rpartition(".")[0] or k, []).append(k)
+    return [k for m in modules.values() for k in sorted(m, key=lambda k: -state[k].dim())]
+
+
+def natural(key: str) -> tuple[tuple[int, int | str], ...]:
+    """A sort key under which net.2 comes before net.10.
+
+    >>> sorted(["net.10", "net.2"], key=natural)
+    ['net.2', 'net.10']
+    """
+    return tuple((0, int(p)) if p.isdigit() else (1, p) for p in re.split(r"(\d+)", key) if p)

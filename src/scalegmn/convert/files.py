@@ -1,0 +1,111 @@
+"""Reading and writing state dicts on disk, without ever running what is in a file."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ScaleGMNError
+from .chain import natural
+
+SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights")
+
+
+def read(path: str | Path) -> dict[str, Tensor]:
+    """The state dict in a file, on the CPU.
+
+    Arguments:
+        path: A file that `torch.save` wrote (a state dict, or a checkpoint with one inside), or a safetensors file.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ScaleGMNError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise ScaleGMNError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+    if path.stat().st_size == 0:
+        raise ScaleGMNError(f"{path}: the file is empty")
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    return _state(_read_torch(path), path)
+
+
+def write(state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Write a state dict; the suffix decides the format."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ScaleGMNError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    tensors = {k: t.detach().cpu().contiguous() for k, t in state.items()}
+    if path.suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        # Two names of one tensor must not share memory there.
+        save_file({k: t.clone() for k, t in tensors.items()}, path)
+    else:
+        torch.save(tensors, path)
+
+
+def _read_torch(path: Path) -> object:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"(?:GLOBAL|global:?|class|instruction) ['\"]?([\w.]*\.[\w.]+)", str(error))
+        if found is None:
+            raise ScaleGMNError(f"{path}: cannot be read; the file is damaged or not one of torch.save") from error
+        raise ScaleGMNError(
+            f"{path}: holds Python objects or code ({found[1]}), not only tensors, and was not loaded, because that "
+            "could run code; save module.state_dict() instead of the module"
+        ) from error
+    except Exception as error:
+        # What a damaged file raises depends on where it breaks off.
+        raise ScaleGMNError(f"{path}: cannot be read; the file is truncated or damaged ({_first(error)})") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ScaleGMNError(f"{path}: cannot be read; the file is truncated or damaged ({_first(error)})") from error
+    # The format has no order; names with numbers tell the order of the layers.
+    return {k: state[k] for k in sorted(state, key=natural)}
+
+
+def _first(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return re.split(r"(?<=\w)\. ", lines[0])[0][:120] if lines else type(error).__name__
+
+
+def _state(content: object, path: Path) -> dict[str, Tensor]:
+    """Find the state dict in what a file holds."""
+    if isinstance(content, Mapping):
+        state = as_state(content)
+        if state is not None:
+            return state
+        for name in _WRAPPERS:
+            inner = content.get(name)
+            state = as_state(inner) if isinstance(inner, Mapping) else None
+            if state is not None:
+                return state
+        kind = f"a dictionary with {', '.join(map(str, list(content)[:5])) or 'nothing'}"
+    else:
+        kind = f"a {type(content).__name__}"
+    raise ScaleGMNError(f"{path}: expected a state dict (names to tensors), or one under {_WRAPPERS[0]!r}; got {kind}")
+
+
+def as_state(content: Mapping[Any, object]) -> dict[str, Tensor] | None:
+    """A mapping as a state dict: names to tensors, plain numbers become tensors; None if it is not one."""
+    state = {}
+    for key, value in content.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor | int | float | bool):
+            return None
+        state[key] = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+    return state if any(t.is_floating_point() and t.dim() for t in state.values()) else None

@@ -1,0 +1,207 @@
+"""Tracing a person's own module into an architecture, by torch.fx (Reed et al., MLSys 2022)."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+
+from torch import Tensor, fx, nn
+
+from ..architecture import Architecture
+from ..errors import ScaleGMNError
+from .call import Call, Constant, Parameter
+from .feedforward import Feedforward, default_layout
+from .function_calls import call_function, call_method
+from .graph import Builder, UnsupportedError, Value
+from .layout import Fold, Layout, Source
+from .module_calls import call_module
+
+SUPPORTED = (
+    "Linear, Conv1d/2d, elementwise activations, softmax, additions, factors and offsets, average and max pooling, "
+    "flatten, dropout, BatchNorm after a layer, LayerNorm over neurons"
+)
+
+
+class Interpreter:
+    """Walks a traced graph and feeds its operations to a `Builder`."""
+
+    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
+        self.root = root
+        self.graph = graph
+        self.builder = Builder()
+        self.state = root.state_dict(keep_vars=True)
+        self.used: dict[int, str] = {}
+        self.constants: dict[str, float] = {}
+        self.found: dict[fx.Node, object] = {}
+
+    def run(self) -> tuple[Architecture, tuple[Source | Fold, ...]]:
+        """The architecture, and where each of its segments comes from."""
+        for node in self.graph.nodes:
+            try:
+                if node.op == "output":
+                    return self._finish(node)
+                found = self._visit(node)
+            except UnsupportedError as error:
+                raise ScaleGMNError(f"{self._where(node)}: {error}; supported are {SUPPORTED}") from None
+            except ScaleGMNError as error:
+                raise ScaleGMNError(f"{self._where(node)}: {error}") from None
+            if isinstance(found, Value) and sum(not _asks_shape(user) for user in node.users) > 1:
+                found = self.builder.closed(found)
+            self.found[node] = found
+        raise AssertionError("a traced graph has an output")
+
+    def use(self, source: Source) -> Source:
+        """Remember that a parameter is used; one that is used twice has no place of its own."""
+        tensor = self.state[source.key]
+        if id(tensor) in self.used:
+            raise ScaleGMNError(
+                f"{source.key} is used twice (weight sharing), which is not supported; give each layer its own"
+            )
+        self.used[id(tensor)] = source.key
+        return source
+
+    def _finish(self, node: fx.Node) -> tuple[Architecture, tuple[Source | Fold, ...]]:
+        value = self._operand(node.args[0])
+        if not isinstance(value, Value):
+            raise ScaleGMNError("output: expected forward to return one tensor; wrap the module so that it does")
+        return self.builder.finish(value)
+
+    def _visit(self, node: fx.Node) -> object:
+        target = node.target
+        if node.op == "placeholder":
+            return self.builder.start() if not self.found else None
+        if node.op == "get_attr":
+            return self._attribute(str(target))
+        args = tuple(self._operand(a) for a in node.args)
+        kwargs = {k: self._operand(a) for k, a in node.kwargs.items()}
+        if node.op == "call_module":
+            module = self.root.get_submodule(str(target))
+            return call_module(self._call(type(module).__name__, args, kwargs), module, str(target))
+        name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+        call = self._call(name, args, kwargs)
+        return call_method(call) if isinstance(target, str) else call_function(call, target)
+
+    def _call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+        if not args and "input" in kwargs:
+            args = (kwargs["input"],)
+        return Call(self.builder, name, args, kwargs, self.use, self.constants)
+
+    def _operand(self, a: object) -> object:
+        if isinstance(a, fx.Node):
+            return self.found[a]
+        if isinstance(a, tuple | list):
+            return tuple(self._operand(i) for i in a)
+        return a
+
+    def _attribute(self, target: str) -> Parameter | Constant:
+        found: object = self.root
+        for name in target.split("."):
+            found = getattr(found, name)
+        assert isinstance(found, Tensor)
+        if isinstance(found, nn.Parameter) and target in self.state:
+            return Parameter(Source(target), tuple(found.shape))
+        if found.requires_grad:
+            raise ScaleGMNError("a tensor computed from parameters is not supported; use the parameters themselves")
+        return Constant(target, found)
+
+    def _where(self, node: fx.Node) -> str:
+        """The path of the module in which a node stands."""
+        if node.op == "call_module":
+            module = self.root.get_submodule(str(node.target))
+            return f"{node.target} ({type(module).__name__})"
+        stack = node.meta.get("nn_module_stack") or {}
+        path = list(stack)[-1] if stack else ""
+        inside = type(self.root.get_submodule(path)).__name__ if path in dict(self.root.named_modules()) else ""
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "?")
+        return f"{path or 'forward'} ({inside or type(self.root).__name__}), {name}"
+
+
+def trace(module: nn.Module) -> tuple[Architecture, Layout]:
+    """The architecture of a module in evaluation mode, and where its parameters lie in the state dict.
+
+    Arguments:
+        module: Any module whose `forward` torch.fx can trace. It is not changed.
+
+    >>> architecture, layout = trace(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)))
+    >>> print(architecture, [key for key, _ in layout.shapes])
+    2-8-1 [tanh] ['0.weight', '0.bias', '2.weight', '2.bias']
+    """
+    if isinstance(module, Feedforward):
+        return module.architecture, default_layout(module.architecture)
+    template = copy.deepcopy(module).cpu()
+    _check_hooks(template)
+    # The copy is what is traced: torch.fx leaves attributes on its root, and modes differ in training.
+    root = copy.deepcopy(template).eval()
+    interpreter = Interpreter(root, _graph(root))
+    architecture, entries = interpreter.run()
+    state = template.state_dict()
+    used = set(interpreter.used.values())
+    by_tensor = {id(t): k for k, t in interpreter.state.items() if k in used}
+    aliases = tuple((k, by_tensor[id(t)]) for k, t in interpreter.state.items() if id(t) in by_tensor and k not in used)
+    layout = Layout(
+        architecture,
+        entries,
+        tuple((k, tuple(t.shape)) for k, t in state.items()),
+        aliases,
+        tuple((k, v) for k, v in interpreter.constants.items() if k in state),
+        template,
+    )
+    return architecture, layout
+
+
+def _graph(root: nn.Module) -> fx.Graph:
+    signature = inspect.signature(root.forward)
+    optional = {
+        p.name: p.default for p in list(signature.parameters.values())[1:] if p.default is not inspect.Parameter.empty
+    }
+    try:
+        graph = fx.Tracer().trace(root, concrete_args=optional or None)
+    except Exception as error:
+        # Whatever a person's forward raises on symbolic values, the cause is that it cannot be traced.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ScaleGMNError(
+            f"{type(root).__name__}: torch.fx cannot trace its forward ({reason}); forward must not depend on the "
+            "values or shapes of its input"
+        ) from error
+    _check_in_place(root, graph)
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op not in ("placeholder", "output"):
+            graph.erase_node(node)
+    return graph
+
+
+def _check_in_place(root: nn.Module, graph: fx.Graph) -> None:
+    """An operation in place changes what later readers of its operand see, which a graph of values cannot say."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        operand = node.args[0] if node.args else None
+        if not isinstance(operand, fx.Node) or not _works_in_place(root, node):
+            continue
+        if any(order[user] > order[node] for user in operand.users):
+            raise ScaleGMNError(
+                f"forward: {node.name} works in place on a tensor that is read again later; use the version "
+                "that returns a new tensor"
+            )
+
+
+def _works_in_place(root: nn.Module, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return bool(root.get_submodule(str(node.target)).__dict__.get("inplace", False))
+    name = str(node.target)
+    return bool(node.kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__"))
+
+
+def _check_hooks(module: nn.Module) -> None:
+    for path, m in module.named_modules():
+        if m._forward_hooks or m._forward_pre_hooks:
+            raise ScaleGMNError(
+                f"{path or type(module).__name__}: forward hooks (such as those of weight_norm or spectral_norm) are "
+                "not supported; remove them first"
+            )
+
+
+def _asks_shape(node: fx.Node) -> bool:
+    """Whether a node only looks at a tensor's shape."""
+    if node.op == "call_method":
+        return node.target in ("size", "dim")
+    return node.op == "call_function" and node.target is getattr and node.args[1] in ("shape", "ndim")

@@ -1,0 +1,200 @@
+"""Layouts: where the parameters of an architecture lie in a person's own state dict.
+
+Everything works on a whole batch at once: a *stacked* state dict has one tensor per key with the networks in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ..architecture import Architecture, Segment
+from ..errors import ScaleGMNError
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A segment is one tensor of the state dict.
+
+    Arguments:
+        key: Its name.
+        transposed: Whether it is a matrix that multiplies from the right, as in x @ W.
+    """
+
+    key: str
+    transposed: bool = False
+
+    def read(self, state: State) -> Tensor:
+        """The tensor (B, ...) with the target's neurons first."""
+        return state[self.key].mT if self.transposed else state[self.key]
+
+    def write(self, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The tensor (B, *shape) under the original name."""
+        if self.transposed:
+            return value.reshape(value.shape[0], shape[1], shape[0]).mT.contiguous()
+        return value.reshape(value.shape[0], *shape)
+
+
+@dataclass(frozen=True)
+class Fold:
+    r"""A BatchNorm in evaluation mode, folded into the layer before it.
+
+    With s = gain / sqrt(variance + eps) the layer has weights s W and biases s (b - mean) + shift
+    (Ioffe and Szegedy, ICML 2015).
+
+    Arguments:
+        weight: The layer's weights.
+        bias: The layer's biases, if it has them.
+        gain, shift: The BatchNorm's, if it has them.
+        mean, variance: Its running statistics.
+        eps: Its epsilon.
+    """
+
+    weight: Source
+    bias: str | None
+    gain: str | None
+    shift: str | None
+    mean: str
+    variance: str
+    eps: float
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The entries of the state dict that it uses."""
+        found = (self.weight.key, self.bias, self.gain, self.shift, self.mean, self.variance)
+        return tuple(k for k in found if k is not None)
+
+    def read(self, state: State) -> tuple[Tensor, Tensor]:
+        """The folded weights (B, n, ...) and biases (B, n)."""
+        weight = self.weight.read(state)
+        # The fold is made in double precision, so that it costs no more than one rounding.
+        mean, scale = state[self.mean].double(), (state[self.variance].double() + self.eps).rsqrt()
+        if self.gain is not None:
+            scale = scale * state[self.gain].double()
+        bias = -mean if self.bias is None else state[self.bias].double().flatten(1) - mean
+        bias = bias * scale
+        if self.shift is not None:
+            bias = bias + state[self.shift].double()
+        folded = weight.double() * scale.reshape(*scale.shape, *[1] * (weight.dim() - 2))
+        return folded.to(weight.dtype), bias.to(weight.dtype)
+
+    def write(self, weight: Tensor, bias: Tensor, originals: State) -> dict[str, Tensor]:
+        """The layer with the folded weights and a BatchNorm that does nothing more; originals where unchanged.
+
+        Arguments:
+            weight, bias: Folded, flat (B, ...).
+            originals: The layer and its BatchNorm as they were.
+        """
+        w, b = (t.to(weight).flatten(1) for t in self.read(originals))
+        same = (w == weight).all(1) & (b == bias).all(1)
+        neutral = {k: torch.zeros_like(originals[k]) for k in self.keys}
+        neutral[self.variance] = torch.full_like(originals[self.variance], 1 - self.eps)
+        if self.gain is not None:
+            neutral[self.gain] = torch.ones_like(originals[self.gain])
+        neutral[self.weight.key] = self.weight.write(weight, tuple(originals[self.weight.key].shape[1:]))
+        # The first of these that exists takes the bias; a mean is subtracted.
+        place = self.bias or self.shift or self.mean
+        neutral[place] = (-bias if place == self.mean else bias).reshape(originals[place].shape)
+        result = {}
+        for key, new in neutral.items():
+            rows = same.reshape(-1, *[1] * (new.dim() - 1))
+            result[key] = torch.where(rows, originals[key].to(weight), new.to(weight))
+        return result
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How networks of one architecture are stored under a person's own names.
+
+    Arguments:
+        architecture: Of the networks.
+        entries: For each of `architecture.segments`, where it comes from.
+        shapes: Every entry of the state dict with its shape, in order.
+        aliases: Pairs (second name, first name) of tensors that have two names.
+        constants: Buffers that the architecture treats as fixed numbers, with their value.
+        template: A module to copy, if there is one.
+    """
+
+    architecture: Architecture
+    entries: tuple[Source | Fold, ...]
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    aliases: tuple[tuple[str, str], ...] = ()
+    constants: tuple[tuple[str, float], ...] = ()
+    template: nn.Module | None = field(default=None, compare=False, repr=False)
+
+    def pack(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
+        """Parameters (B, P), and the passengers: entries that are not parameters one to one.
+
+        Arguments:
+            state: A stacked state dict, one tensor (B, ...) per key.
+        """
+        self._check(state)
+        parts, direct = [], {alias for alias, _ in self.aliases}
+        for segment, entry in zip(self.architecture.segments, self.entries, strict=True):
+            if isinstance(entry, Source):
+                parts.append(entry.read(state).flatten(1))
+                direct.add(entry.key)
+            else:
+                parts.append(entry.read(state)[segment.kind == "bias"].flatten(1))
+        passengers = {k: t for k, t in state.items() if k not in direct}
+        return torch.cat(parts, dim=1), passengers
+
+    def unpack(self, parameters: Tensor, passengers: State) -> dict[str, Tensor]:
+        """The stacked state dict of parameters (B, P): the inverse of `pack`."""
+        parts = parameters.split([s.size for s in self.architecture.segments], dim=1)
+        shapes = dict(self.shapes)
+        found = {k: t.to(parameters.dtype) if t.is_floating_point() else t for k, t in passengers.items()}
+        folds: dict[Fold, dict[str, Tensor]] = {}
+        for segment, entry, part in zip(self.architecture.segments, self.entries, parts, strict=True):
+            if isinstance(entry, Source):
+                found[entry.key] = entry.write(part, shapes[entry.key])
+            else:
+                folds.setdefault(entry, {})[segment.kind] = part
+        for fold, part in folds.items():
+            found.update(fold.write(part["weight"], part["bias"], passengers))
+        found.update({alias: found[key] for alias, key in self.aliases})
+        ordered = {key: found[key] for key in shapes if key in found}
+        return ordered | {key: found[key] for key in found if key not in ordered}
+
+    def locate(self, segment: Segment) -> str:
+        """The name of a segment, for messages."""
+        entry = self.entries[self.architecture.segments.index(segment)]
+        return entry.key if isinstance(entry, Source) else entry.weight.key
+
+    def complain(self, signature: Mapping[str, tuple[int, ...]]) -> str | None:
+        """What is wrong with a state dict of these names and shapes, or None."""
+        expected = dict(self.shapes)
+        missing = [k for k in expected if k not in signature]
+        if missing:
+            return f"the state dict lacks {_some(missing)}; it has {_some(list(signature))}"
+        for key, shape in expected.items():
+            if signature[key] != shape:
+                return f"{key}: expected shape {shape}, got {signature[key]}"
+        return None
+
+    def _check(self, state: State) -> None:
+        dtypes = {k: t.dtype for k, t in state.items() if t.is_floating_point()}
+        if len({dtypes[k] for k, _ in self.shapes if k in dtypes}) > 1:
+            raise ScaleGMNError(
+                f"state dict: expected one floating-point type, got {_some([f'{k} {t}' for k, t in dtypes.items()])}"
+            )
+        for alias, key in self.aliases:
+            if not torch.equal(state[alias], state[key]):
+                raise ScaleGMNError(f"{alias}: shares its tensor with {key} in the module, but they differ here")
+        for key, value in self.constants:
+            different = state[key].flatten()[state[key].flatten() != value]
+            if len(different):
+                raise ScaleGMNError(
+                    f"{key}: expected {value:g} as in the module it was traced from, got {different[0].item():g}; "
+                    "networks with different constants are different architectures"
+                )
+
+
+def _some(words: list[str], count: int = 4) -> str:
+    shown = ", ".join(words[:count]) or "nothing"
+    return shown if len(words) <= count else f"{shown} and {len(words) - count} more"
