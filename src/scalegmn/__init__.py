@@ -7,11 +7,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from scalegmn.errors import ScaleGMNError as ScaleGMNError
+    from scalegmn.training.trained import load as load
 
 # Public name -> module that defines it. Names load on first use, so that the command line answers
 # `--help` without loading torch. A test keeps this table and the block above equal.
 _EXPORTS = {
     "ScaleGMNError": "scalegmn.errors",
+    "load": "scalegmn.training.trained",
 }
 
 __all__ = ["__version__", *_EXPORTS]

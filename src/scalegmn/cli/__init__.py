@@ -5,7 +5,14 @@ A command module reads `from scalegmn.cli.application import app, examples`, dec
 `scalegmn --help` stays quick. Then it is imported here.
 """
 
+from scalegmn.cli import bench as bench
+from scalegmn.cli import edit as edit
+from scalegmn.cli import embed as embed
+from scalegmn.cli import evaluate as evaluate
+from scalegmn.cli import models as models
+from scalegmn.cli import predict as predict
 from scalegmn.cli import train as train
+from scalegmn.cli import zoo as zoo
 from scalegmn.cli.application import app, main
 
 __all__ = ["app", "main"]

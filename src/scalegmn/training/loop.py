@@ -14,17 +14,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
-from ..models.registry import build_equivariant, build_invariant
 from ..networks import Networks
 from ..tasks import Task, task_class
 from ..zoo.augment import NoiseAugment, ScaleAugment
 from ..zoo.store import Zoo
+from .build import build_model
 from .data import AUGMENT, DROPOUT, PREPARE, Stream, fetch, listed, seed_for, to_device
 from .distributed import World, world
 from .evaluation import evaluate
 from .precision import Precision
 from .progress import Progress
-from .recipe import Choice, Recipe, Training
+from .recipe import Recipe, Training
 from .run import Run
 from .state import (
     Counters,
@@ -76,13 +76,6 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, progress: Pr
             return Trainer(recipe, run, zoo, task, together, shown).run()
 
 
-def build_model(choice: Choice, task: Task, architectures: Sequence[Any]) -> Metanetwork:
-    """The model of a recipe with the head that the task needs."""
-    if task.head == "equivariant":
-        return build_equivariant(choice.name, architectures, choice.options)
-    return build_invariant(choice.name, architectures, task.outputs, choice.options)
-
-
 def learning_rate(settings: Training, step: int, fraction: float) -> float:
     r"""The learning rate of a step: linear warm-up, then constant, or \(\frac{1}{2}(1 + \cos \pi f)\) of it.
 
@@ -126,7 +119,7 @@ class Trainer:
         self.steps = self.settings.steps or self.settings.epochs * self.stream.epoch_steps
         self.every = self.settings.validate_every or self.stream.epoch_steps
         torch.manual_seed(seed_for(recipe.seed, PREPARE))
-        self.model = build_model(recipe.model, task, zoo.architectures)
+        self.model = build_model(recipe.model.name, recipe.model.options, task, zoo.architectures)
         self.model.prepare(listed(fetch(zoo, self.stream.indices[self._sample()]).networks))
         self.model.to(together.device)
         self.optimizer = torch.optim.AdamW(

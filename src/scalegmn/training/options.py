@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, PydanticUndefinedAnnotation, ValidationError, create_model
-from pydantic.errors import PydanticSchemaGenerationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ..errors import ScaleGMNError
 
@@ -86,8 +86,10 @@ def validated(where: str, builder: Callable[..., object], options: Mapping[str, 
 
 def _hints(builder: Callable[..., object]) -> dict[str, Any]:
     """Annotations by argument; those that cannot be resolved at run time are left out and not checked."""
+    if isinstance(builder, partial):
+        return _hints(builder.func)
     function = builder.__init__ if inspect.isclass(builder) else builder
     try:
         return get_type_hints(function)
-    except (NameError, PydanticUndefinedAnnotation, PydanticSchemaGenerationError):
+    except NameError:
         return {}

@@ -1,0 +1,38 @@
+"""`scalegmn edit`: change what an INR shows by changing its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalegmn.cli.application import app, examples
+from scalegmn.cli.console import note
+
+
+@app.command(epilog=examples("scalegmn edit runs/dilation digit.pt -o thick.pt --render thick.png"))
+def edit(
+    run: Annotated[Path, typer.Argument(help="A run directory of task editing.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A checkpoint (.pt, .pth, .safetensors).", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the edited checkpoint.")],
+    render: Annotated[Path | None, typer.Option(help="Write a picture: before and after.")] = None,
+) -> None:
+    """Edit a checkpoint; the result has the same format and names."""
+    from scalegmn.convert.files import write
+    from scalegmn.errors import ScaleGMNError
+    from scalegmn.training.trained import load
+
+    if out.suffix != file.suffix:
+        raise ScaleGMNError(f"out: expected the format of {file.name}, {file.suffix or 'no suffix'}, got {out.name}")
+    if render is not None and render.suffix.lower() != ".png":
+        raise ScaleGMNError(f"render: expected a name that ends in .png, got {render.name}")
+    trained = load(run)
+    state = trained.edit(file)
+    write(state, out)
+    note(f"wrote {out}")
+    if render is not None:
+        from scalegmn.training.picture import before_and_after
+
+        before_and_after(trained, file, state, render)
+        note(f"wrote {render}")

@@ -1,0 +1,47 @@
+"""`scalegmn embed`: the invariant embedding of networks as a NumPy file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scalegmn.cli.application import app, examples
+from scalegmn.cli.console import note
+
+
+@app.command(epilog=examples("scalegmn embed RUN zoos/digits -o embeddings.npz", "scalegmn embed RUN *.pt -o mine.npz"))
+def embed(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    sources: Annotated[list[Path], typer.Argument(help="A zoo, or checkpoints.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write (.npz).")] = Path("embeddings.npz"),
+    split: Annotated[str | None, typer.Option(help="Of a zoo: only this split.")] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="Of checkpoints, where the model knows several of these shapes.")
+    ] = None,
+) -> None:
+    """Write the embedding of each network: a vector that its symmetries leave as it is.
+
+    The file holds `embeddings` (N, d); for checkpoints their `names`, for a zoo their `index` and its table's columns.
+    """
+    import numpy as np
+
+    from scalegmn.errors import ScaleGMNError
+    from scalegmn.training.embedding import embed_zoo
+    from scalegmn.training.trained import load
+
+    if out.suffix != ".npz":
+        raise ScaleGMNError(f"out: expected a name that ends in .npz, got {out.name}")
+    trained = load(run)
+    arrays: dict[str, Any]
+    if any(source.is_dir() for source in sources):
+        if len(sources) > 1:
+            raise ScaleGMNError(f"embed: expected one zoo or several files, got {len(sources)} paths with a directory")
+        arrays = embed_zoo(trained, sources[0], split)
+    else:
+        found = trained.embed(sources, activation=activation).numpy()
+        arrays = {"embeddings": found, "names": np.array([str(source) for source in sources])}
+    with out.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    note(f"wrote {len(arrays['embeddings'])} embeddings of width {arrays['embeddings'].shape[1]} to {out}")

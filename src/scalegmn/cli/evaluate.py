@@ -1,0 +1,67 @@
+"""`scalegmn evaluate`: the metrics of a trained model, also on networks moved along their symmetries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scalegmn.cli.application import app, examples
+from scalegmn.cli.console import print_json, stdout
+
+
+@app.command(epilog=examples("scalegmn evaluate runs/digits", "scalegmn evaluate runs/digits --transform --json"))
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    split: Annotated[str, typer.Option(help="Which split of the zoo.")] = "test",
+    transform: Annotated[
+        bool, typer.Option("--transform", help="Also ask about randomly permuted and rescaled copies.")
+    ] = False,
+    zoo: Annotated[Path | None, typer.Option(help="Another zoo than the one it was trained on.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random copies.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare a model's answers with the truth.
+
+    With --transform also on copies of the same networks whose hidden neurons are permuted and rescaled: they compute
+    the same functions, so a model that respects the symmetries gives the same answers.
+    """
+    from scalegmn.training.trained import load
+
+    trained = load(run)
+    where = zoo or Path(trained.config["recipe"]["zoo"])
+    plain = trained.evaluate(where, split)
+    answer: dict[str, Any] = {
+        "run": str(run),
+        "model": trained.config["model"]["name"],
+        "task": trained.task.name,
+        "split": split,
+        "networks": len(plain.targets),
+        "metrics": plain.metrics,
+    }
+    if transform:
+        moved = trained.evaluate(where, split, transform_seed=seed)
+        change = float((moved.outputs - plain.outputs).abs().max())
+        answer |= {"transformed": moved.metrics, "largest_change": change}
+    if as_json:
+        print_json(answer)
+    else:
+        _show(answer)
+
+
+def _show(answer: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{answer['model']}, {answer['networks']} networks ({answer['split']})")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    moved = answer.get("transformed")
+    if moved:
+        table.add_column("on transformed copies", justify="right")
+    for name, value in answer["metrics"].items():
+        table.add_row(name, f"{value:.4g}", *([f"{moved[name]:.4g}"] if moved else []))
+    console = stdout()
+    console.print(table)
+    if moved:
+        console.print(f"largest change of an output: {answer['largest_change']:.2g}")

@@ -1,0 +1,56 @@
+"""Trained models on the Hugging Face hub, through huggingface_hub's own mixin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import ScaleGMNError
+from .trained import CONFIG, WEIGHTS, Trained, load
+
+try:
+    from huggingface_hub import ModelHubMixin, hf_hub_download
+except ImportError:
+    raise ScaleGMNError("hub: huggingface_hub is not installed; pip install 'scalegmn[hub]'") from None
+
+
+class HubModel(ModelHubMixin, library_name="scalegmn", tags=["metanetwork", "weight-space"]):
+    """A trained model as huggingface_hub sees it.
+
+    Arguments:
+        trained: The model.
+    """
+
+    def __init__(self, trained: Trained) -> None:
+        self.trained = trained
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        self.trained.save(save_directory)
+
+    @classmethod
+    def _from_pretrained(
+        cls,
+        *,
+        model_id: str,
+        revision: str | None,
+        cache_dir: str | Path | None,
+        force_download: bool,
+        local_files_only: bool,
+        token: str | bool | None,
+        **model_kwargs: Any,
+    ) -> HubModel:
+        if Path(model_id).is_dir():
+            return cls(load(model_id))
+        files = [
+            hf_hub_download(
+                model_id,
+                name,
+                revision=revision,
+                cache_dir=cache_dir,
+                force_download=force_download,
+                local_files_only=local_files_only,
+                token=token,
+            )
+            for name in (CONFIG, WEIGHTS)
+        ]
+        return cls(load(Path(files[0]).parent))
