@@ -61,14 +61,14 @@ class Call:
         """An operand that must be a symbolic value."""
         found = self.get(position, name)
         if not isinstance(found, Value):
-            raise UnsupportedError(f"{self.operation} of {_describe(found)}")
+            raise UnsupportedError(f"{self.operation} of {describe(found)}")
         return found
 
     def number(self, position: int, name: str, default: float | None = None) -> float:
         """An operand that must be a fixed number."""
         found = self.scalar(self.get(position, name, default))
         if found is None:
-            raise UnsupportedError(f"{self.operation} with {name} = {_describe(self.get(position, name, default))}")
+            raise UnsupportedError(f"{self.operation} with {name} = {describe(self.get(position, name, default))}")
         return found
 
     def scalar(self, operand: object) -> float | None:
@@ -93,7 +93,8 @@ class Call:
         return None if parameter is None else self.use(parameter.source)
 
 
-def _describe(operand: object) -> str:
+def describe(operand: object) -> str:
+    """What people call an operand."""
     if isinstance(operand, Parameter):
         return f"the parameter {operand.source.key} {operand.shape}"
     if isinstance(operand, Constant):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import pickletools
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,18 +55,45 @@ def write(state: Mapping[str, Tensor], path: str | Path) -> None:
 
 def _read_torch(path: Path) -> object:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"(?:GLOBAL|global:?|class|instruction) ['\"]?([\w.]*\.[\w.]+)", str(error))
-        if found is None:
-            raise ScaleGMNError(f"{path}: cannot be read; the file is damaged or not one of torch.save") from error
-        raise ScaleGMNError(
-            f"{path}: holds Python objects or code ({found[1]}), not only tensors, and was not loaded, because that "
-            "could run code; save module.state_dict() instead of the module"
-        ) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the one line of an error says enough
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # What a damaged file raises depends on where it breaks off.
-        raise ScaleGMNError(f"{path}: cannot be read; the file is truncated or damaged ({_first(error)})") from error
+        code = _refused(error) or _pickled_code(path)
+        if code is not None:
+            raise ScaleGMNError(
+                f"{path}: holds Python objects or code ({code}), not only tensors, and was not loaded, because that "
+                "could run code; save module.state_dict() instead of the module"
+            ) from error
+        raise ScaleGMNError(f"{path}: cannot be read; {_damage(error)}") from error
+
+
+def _refused(error: Exception) -> str | None:
+    """The name at which torch stopped, if it stopped at a name that is not one of a tensor."""
+    found = re.search(r"(?:GLOBAL|global:?|class|instruction) ['\"]?([\w.]*\.[\w.]+)", str(error))
+    return found[1] if found and isinstance(error, pickle.UnpicklingError) else None
+
+
+def _pickled_code(path: Path) -> str | None:
+    """The first global that an ordinary pickle would import, found without running it."""
+    words: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(path.read_bytes()):
+            if opcode.name == "GLOBAL":
+                return str(argument).replace(" ", ".")
+            if opcode.name == "STACK_GLOBAL":
+                return ".".join(words[-2:])
+            if isinstance(argument, str):
+                words.append(argument)
+    except ValueError:
+        return None
+    return None
+
+
+def _damage(error: Exception) -> str:
+    detail = f" ({_first(error)})" if isinstance(error, RuntimeError) else ""
+    return f"the file is truncated, damaged, or not one that torch.save wrote{detail}"
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

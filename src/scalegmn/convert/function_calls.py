@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..activations import Activation, activation, is_activation_function
 from ..architecture import Conv, Pool
-from .call import Call, Parameter, Size
+from .call import Call, Parameter, Size, describe
 from .graph import UnsupportedError, Value
 from .layout import Source
 
@@ -219,8 +219,10 @@ def _multiply(call: Call) -> Value:
         raise UnsupportedError("a product of two values of the network (gating)")
     value, other = (a, b) if isinstance(a, Value) else (b, a)
     number = call.scalar(other)
-    if not isinstance(value, Value) or number is None:
-        raise UnsupportedError(f"{call.operation} by anything but a fixed number")
+    if not isinstance(value, Value):
+        raise UnsupportedError(f"{call.operation} of {describe(a)}")
+    if number is None:
+        raise UnsupportedError(f"{describe(other)} as a factor")
     return _scaled(value, number)
 
 
@@ -281,7 +283,7 @@ def _getitem(call: Call) -> object:
         everything = slice(None)
         if len(index) > 2 and all(i == everything for i in index[:2]) and all(i in (0, -1) for i in index[2:]):
             return _pooled_away(call, found)
-    raise UnsupportedError("indexing the values of the network")
+    raise UnsupportedError(f"indexing {describe(found)}")
 
 
 def _getattr(call: Call) -> object:

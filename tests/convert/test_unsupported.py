@@ -1,0 +1,119 @@
+"""What has no place in an architecture is refused in one line that says what, where and what is supported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from scalegmn.convert.fx import trace
+from scalegmn.errors import ScaleGMNError
+from scalegmn.networks import Networks
+
+
+class Lambda(nn.Module):
+    """A forward of the test's choice over a few layers."""
+
+    def __init__(self, function: Callable[[Lambda, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.conv = nn.Linear(4, 4), nn.Linear(4, 4), nn.Conv2d(1, 4, 3)
+        self.norm, self.bn, self.prelu = nn.LayerNorm(4), nn.BatchNorm1d(4), nn.PReLU(4)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("mask", torch.ones(4))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+FORWARDS: dict[str, tuple[Callable[[Lambda, Tensor], Tensor], str]] = {
+    "concatenation": (lambda m, x: torch.cat([m.a(x), m.b(x)], 1), "inner .Lambda., cat: the function cat"),
+    "gating": (lambda m, x: m.a(x) * m.b(x).sigmoid(), "a product of two values of the network"),
+    "mask": (lambda m, x: m.a(x) * m.mask, "the fixed tensor inner.mask .4,. as a factor"),
+    "learned factor": (lambda m, x: m.scale * m.a(x), "the parameter inner.scale .1,. as a factor"),
+    "computed parameter": (lambda m, x: F.linear(x, m.a.weight * 2), "mul of the parameter inner.a.weight"),
+    "shared layer": (lambda m, x: m.a(torch.relu(m.a(x))), "inner.a.weight is used twice"),
+    "shared parameter": (lambda m, x: F.linear(m.a(x).tanh(), m.a.weight), "inner.a.weight is used twice"),
+    "several slopes": (lambda m, x: m.b(m.prelu(m.a(x))), "PReLU: expected one slope, got 4"),
+    "unknown function": (lambda m, x: torch.exp(m.a(x)), "the function exp is not supported"),
+    "unknown method": (lambda m, x: m.a(x).cumsum(1), "the method cumsum is not supported"),
+    "batch norm first": (lambda m, x: m.a(m.bn(x)), "inner.bn .BatchNorm1d.: BatchNorm that does not stand directly"),
+    "batch norm later": (lambda m, x: m.b(m.bn(m.a(x).relu())), "BatchNorm that does not stand directly"),
+    "batch norm of two readers": (lambda m, x: (lambda z: m.bn(z) + z)(m.a(x)), "BatchNorm that does not stand"),
+    "layer norm of maps": (lambda m, x: m.norm(m.conv(x)), "LayerNorm over maps is not supported"),
+    "linear on maps": (lambda m, x: m.a(m.conv(x)), "a linear layer on maps .* .flatten or pool them first."),
+    "flattened output": (lambda m, x: m.conv(x).flatten(1), "a flatten at the output"),
+    "part of a parameter": (lambda m, x: F.linear(x, m.b.weight[:, :3]), "indexing the parameter inner.b.weight"),
+    "softmax over inputs": (lambda m, x: m.a(x).softmax(0), "softmax over dimension 0 is not supported"),
+    "transposition": (lambda m, x: m.a(x.t()), "t of anything but a parameter matrix"),
+    "other flatten": (lambda m, x: m.a(x).flatten(), "a flatten of other dimensions"),
+    "other view": (lambda m, x: m.a(x).view(-1), "view to anything but"),
+    "partial mean": (lambda m, x: m.conv(x).mean(2), "mean over dimensions"),
+    "half a power": (lambda m, x: m.a(x) ** 0.5, "the power 0.5 is not supported"),
+    "approximate gelu": (lambda m, x: F.gelu(m.a(x), approximate="tanh"), "approximate = 'tanh'"),
+    "indexing": (lambda m, x: m.a(x)[:, :2], "indexing the values"),
+    "dilated pooling": (lambda m, x: F.max_pool2d(m.conv(x), 2, dilation=2), "pooling with other options"),
+    "ceiling": (lambda m, x: F.avg_pool2d(m.conv(x), 2, ceil_mode=True), "ceil_mode = True"),
+    "in place": (lambda m, x: (lambda z: z.relu_() + z)(m.a(x)), "works in place on a tensor that is read again"),
+    "forgotten result": (lambda m, x: (lambda z: (z.relu_(), z)[1])(m.a(x)), "works in place"),
+    "control flow": (lambda m, x: m.a(x) if x.sum() > 0 else m.b(x), "torch.fx cannot trace its forward"),
+    "two outputs": (lambda m, x: (m.a(x), m.b(x)), "expected forward to return one tensor"),  # type: ignore[dict-item, return-value]
+    "no layer": (lambda m, x: torch.relu(x), "expected at least one linear layer or convolution"),
+}
+
+
+@pytest.mark.parametrize(("forward", "message"), FORWARDS.values(), ids=FORWARDS)
+def test_unsupported_forward(forward: Callable[[Lambda, Tensor], Tensor], message: str) -> None:
+    outer = nn.Sequential()
+    outer.add_module("inner", Lambda(forward))
+    with pytest.raises(ScaleGMNError, match=message) as caught:
+        trace(outer)
+    assert "\n" not in str(caught.value)
+
+
+def circular() -> nn.Module:
+    return nn.Conv2d(1, 4, 3, padding=1, padding_mode="circular")
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "unknown module": (lambda: nn.ConvTranspose2d(1, 2, 3), "the module ConvTranspose2d is not supported; supported"),
+    "attention": (lambda: nn.TransformerEncoderLayer(4, 2), "the module TransformerEncoderLayer"),
+    "groups": (lambda: nn.Conv2d(2, 4, 3, groups=2), "groups = 2"),
+    "circular": (circular, "padding_mode = 'circular'"),
+    "even same": (lambda: nn.Conv2d(1, 4, 2, padding="same"), "padding 'same'"),
+    "no statistics": (
+        lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, track_running_stats=False)),
+        "without running statistics",
+    ),
+    "no gains": (lambda: nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3, elementwise_affine=False)), "without gains"),
+    "parametrised": (
+        lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 3))),
+        "remove its parametrisation",
+    ),
+    "wrong sizes": (lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 1)), "a layer of 4 inputs on 3 neurons"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), MODULES.values(), ids=MODULES)
+def test_unsupported_module(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ScaleGMNError, match=message):
+        trace(nn.Sequential(make()))
+
+
+def test_hooks_are_refused() -> None:
+    module = nn.Sequential(nn.Linear(2, 3))
+    module[0].register_forward_hook(lambda m, args, out: 2 * out)
+    with pytest.raises(ScaleGMNError, match=r"^0: forward hooks"):
+        trace(module)
+
+
+def test_modules_of_different_configuration_are_told_apart() -> None:
+    small, large = (nn.Sequential(nn.Linear(2, 3), nn.LeakyReLU(s), nn.Linear(3, 1)) for s in (0.1, 0.2))
+    with pytest.raises(ScaleGMNError, match="module 1: expected the architecture of module 0"):
+        Networks.from_modules([small, large])
+    with pytest.raises(ScaleGMNError, match="expected at least one"):
+        Networks.from_modules([])
