@@ -27,8 +27,13 @@ def map_on_ray(work: Callable[[Job], Result], jobs: Iterable[Job], address: str)
         address: Of the cluster (`auto`, `ray://host:port`), or `local` to start one on this machine.
     """
     ray = _connect(address)
+
+    # Ray takes functions only, and shows this name in its process list.
+    def scalegmn_job(job: Job) -> Result:
+        return work(job)
+
     try:
-        remote: Any = ray.remote(num_cpus=1, max_retries=RETRIES)(work)
+        remote: Any = ray.remote(num_cpus=1, max_retries=RETRIES)(scalegmn_job)
         window = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
         pending: deque[Any] = deque()
         for job in jobs:

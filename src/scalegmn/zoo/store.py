@@ -109,7 +109,7 @@ class Zoo:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the table's columns."""
-        return tuple(self._table)
+        return tuple(sorted(self._table))
 
     def column(self, name: str) -> Tensor:
         """A column of the table (N,); of strings, the codes that `categories` explains."""
