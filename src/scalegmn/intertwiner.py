@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from .activations import Identity, Phi
 from .errors import ScaleGMNError
@@ -172,38 +173,56 @@ def _singular(s0: float, s1: float, tolerance: float) -> int | None:
 
 def _all_kinks(sigma: Callable[[Tensor], Tensor], scale: float) -> tuple[tuple[float, ...], bool]:
     """The kinks in [-16, 16], and whether they crowd or keep coming as the window grows."""
-    kinks = _kinks(sigma, -16.0, 16.0, scale)
+    kinks = _kinks(sigma, 16, scale)
     if kinks is None:
         return (), True
     near, far = (sum(r < abs(x) <= 2 * r for x in kinks) for r in (4, 8))
     return tuple(kinks), far > near > 0
 
 
-def _kinks(
-    sigma: Callable[[Tensor], Tensor], low: float, high: float, scale: float, most: int = 4096
-) -> list[float] | None:
+def _kinks(sigma: Callable[[Tensor], Tensor], window: int, scale: float, most: int = 4096) -> list[float] | None:
     """Zoom in where second differences, divided by the step, do not shrink with it; None if that is everywhere."""
     h = 2.0**-9
-    # The grid is dyadic: x - h, x and x + h carry no rounding.
-    x = torch.arange(low, high + h / 4, h / 2, dtype=torch.float64)
-    for _ in range(3):
-        before = torch.stack([_bend(sigma, x + d * h / 2, h) for d in (-1, 0, 1)]).amax(0)
-        x = x[:, None] + torch.arange(-8, 9, dtype=torch.float64) * (h / 16)
+    x = _first_look(sigma, window, h, scale)
+    offsets = torch.arange(-8, 9, dtype=torch.float64) / 16
+    for _ in range(2):
         h = h / 8
-        bend = _bend(sigma, x.flatten(), h).reshape(x.shape)
-        keep = (bend > 0.5 * before[:, None]) & (bend > 1e-6 * scale)
-        x = x[keep].unique()
         if x.numel() > most:
             return None
-    return _clusters(x, _bend(sigma, x, h), 4 * h)
+        before = torch.stack([_bend(sigma, x + d * h / 2, h) for d in (-1, 0, 1)]).amax(0)
+        x = x[:, None] + offsets * h
+        bend = _bend(sigma, x.flatten(), h / 8).reshape(x.shape)
+        x = x[_persists(bend, before[:, None], scale)].unique()
+    return None if x.numel() > most else _clusters(x, _bend(sigma, x, h / 8), h / 2)
+
+
+def _first_look(sigma: Callable[[Tensor], Tensor], window: int, h: float, scale: float) -> Tensor:
+    """Points of a regular grid whose bend is as large at step h / 8 as nearby at step h."""
+    # The grid is dyadic, so that its points carry no rounding; 24 more on either side for the differences.
+    count = round(16 * window / h)
+    x = torch.arange(-count - 24, count + 25, dtype=torch.float64) * (h / 16)
+    y = sigma(x)
+    coarse = _second_difference(y[:-32], y[16:-16], y[32:]) / h
+    fine = _second_difference(y[22:-26], y[24:-24], y[26:-22]) / (h / 8)
+    before = F.max_pool1d(coarse[None], 17, stride=1)[0]
+    return x[24:-24][_persists(fine, before, scale)]
+
+
+def _persists(bend: Tensor, before: Tensor, scale: float) -> Tensor:
+    """Whether a bend is as large at a fine step as it was before; a smooth function's is an eighth."""
+    return (bend > 0.5 * before) & (bend > 1e-6 * scale)
 
 
 def _bend(sigma: Callable[[Tensor], Tensor], x: Tensor, h: float) -> Tensor:
-    """|sigma(x + h) - 2 sigma(x) + sigma(x - h)| / h, zero where that is rounding (or overflow)."""
-    left, middle, right = (sigma(x + d * h) for d in (-1, 0, 1))
+    """The size of the second difference at x, divided by the step h."""
+    return _second_difference(*(sigma(x + d * h) for d in (-1, 0, 1))) / h
+
+
+def _second_difference(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
+    """|left - 2 middle + right|, zero where that is rounding (or overflow)."""
     rounding = 32 * torch.finfo(torch.float64).eps * (left.abs() + 2 * middle.abs() + right.abs())
     difference = (left - 2 * middle + right).abs()
-    return torch.where(difference > rounding, difference / h, 0.0).nan_to_num(0.0, 0.0, 0.0)
+    return torch.where(difference > rounding, difference, 0.0).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _clusters(x: Tensor, weight: Tensor, gap: float) -> list[float]:
