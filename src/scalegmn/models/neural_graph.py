@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ..architecture import Architecture, Connection, Conv, Linear
+from ..architecture import Architecture
 from ..errors import ScaleGMNError
 from ..networks import Networks
+from .kernels import kernel_shape, kind, largest_kernels, pad_kernel
 from .normalise import PerLayer
 
 
@@ -46,57 +46,10 @@ def blocks(architecture: Architecture, *, reverse: bool = True) -> tuple[Block, 
     return (*found, *back) if reverse else tuple(found)
 
 
-def kind(connection: Connection) -> str:
-    """What its edges are; each kind has an encoder of its own."""
-    return type(connection.map).__name__
-
-
-def kernel_shape(connection: Connection) -> tuple[int, ...]:
-    """The shape of the weights on an edge of a connection."""
-    return connection.map.kernel if isinstance(connection.map, Linear | Conv) else ()
-
-
-def largest_kernels(architectures: Sequence[Architecture]) -> dict[str, tuple[int, ...]]:
-    """Per kind, the smallest shape that holds every kernel of that kind."""
-    found: dict[str, tuple[int, ...]] = {}
-    for c in (c for a in architectures for c in a.connections):
-        old, new = found.get(kind(c), ()), kernel_shape(c)
-        rank = max(len(old), len(new))
-        pairs = zip(_lift(old, rank), _lift(new, rank), strict=True)
-        found[kind(c)] = tuple(max(pair) for pair in pairs)
-    return found
-
-
-def pad_kernel(weight: Tensor, shape: tuple[int, ...], largest: tuple[int, ...]) -> Tensor:
-    """Centre flat kernels (..., K) of a shape in zeros of the largest shape."""
-    if math.prod(shape) == math.prod(largest):
-        return weight
-    sides = [side for low, high in reversed(_margins(shape, largest)) for side in (low, high)]
-    return F.pad(weight.unflatten(-1, _lift(shape, len(largest))), sides).flatten(-len(largest))
-
-
-def crop_kernel(weight: Tensor, shape: tuple[int, ...], largest: tuple[int, ...]) -> Tensor:
-    """The inverse of `pad_kernel`."""
-    if math.prod(shape) == math.prod(largest):
-        return weight
-    weight = weight.unflatten(-1, largest)
-    for axis, (low, high) in enumerate(_margins(shape, largest)):
-        dim = weight.dim() - len(largest) + axis
-        weight = weight.narrow(dim, low, weight.shape[dim] - low - high)
-    return weight.flatten(-len(largest))
-
-
-def _lift(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    return (1,) * (rank - len(shape)) + shape
-
-
-def _margins(shape: tuple[int, ...], largest: tuple[int, ...]) -> list[tuple[int, int]]:
-    pairs = zip(_lift(shape, len(largest)), largest, strict=True)
-    return [((high - low) // 2, high - low - (high - low) // 2) for low, high in pairs]
-
-
 class GaussianFeatures(nn.Module):
-    r"""Random Fourier features of vectors: \(x \mapsto [\cos 2 \pi B x, \sin 2 \pi B x]\), \(B_{ij} \sim N(0, \sigma^2 / d)\).
+    r"""Random Fourier features of vectors.
+
+    \[\gamma(x) = [\cos 2 \pi B x, \sin 2 \pi B x], \qquad B_{ij} \sim N(0, \sigma^2 / d)\]
 
     Tancik et al., Fourier features let networks learn high frequency functions, NeurIPS 2020. Each frequency mixes
     all entries of a kernel; the division by their number d gives a kernel's phases the spread of a scalar's.
@@ -137,7 +90,8 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """States (..., outputs) of inputs (..., inputs)."""
-        return self.linear(self.fourier(x) if self.fourier else x)
+        states: Tensor = self.linear(self.fourier(x) if self.fourier else x)
+        return states
 
 
 class Probes(nn.Module):
@@ -231,7 +185,8 @@ class NeuralGraph(nn.Module):
         if self.probes is not None:
             x = x + self.probes(networks)
         x = self.node_map(x) + self._positions(networks.architecture)
-        return x.split([layer.size for layer in layers], dim=1)
+        states: tuple[Tensor, ...] = x.split([layer.size for layer in layers], dim=1)
+        return states
 
     def edge_states(self, networks: Networks) -> dict[Block, Tensor]:
         """Per block (B, n_t, n_s, d), or (B, n, d) for an elementwise connection."""
@@ -244,6 +199,23 @@ class NeuralGraph(nn.Module):
         forward = [p[0] for p in pairs]
         back = [p[1].transpose(1, 2) if c.dense else p[1] for p, c in zip(pairs, a.connections, strict=True)]
         return dict(zip(blocks(a), [*forward, *back], strict=True))
+
+    def dense_edge_states(self, networks: Networks) -> Tensor:
+        """All pairs (B, N, N, d): row i holds the weights into neuron i; where nothing connects, a weight of zero."""
+        layers = networks.architecture.layers
+        name, encoder = next(iter(self.edge_encoders.items()))
+        zero = networks.parameters.new_zeros(math.prod(self.kernels[name]))
+        absent: Tensor = encoder(zero)
+        found: dict[tuple[int, int], Tensor] = {}
+        for b, e in self.edge_states(networks).items():
+            state = e if b.dense else absent + torch.diag_embed((e - absent).mT).movedim(1, 3)
+            other = found.get((b.target, b.source))
+            found[b.target, b.source] = state if other is None else other + state - absent
+        rows = []
+        for t, target in enumerate(layers):
+            empty = [absent.expand(len(networks), target.size, source.size, -1) for source in layers]
+            rows.append(torch.cat([found.get((t, s), empty[s]) for s in range(len(layers))], dim=2))
+        return torch.cat(rows, dim=1)
 
     def edge_features(self, normalised: Networks) -> list[Tensor]:
         """Per connection the padded kernels (B, n_t, n_s, K), or (B, n, 1); ones on a residual connection."""
@@ -277,74 +249,3 @@ class NeuralGraph(nn.Module):
             activation = self.activation_positions[self.activation_index[str(layer.activation)]]
             parts.append((self.hidden_positions[i] + activation).expand(layer.size, -1))
         return torch.cat([*parts, self.output_positions[: last.size]])
-
-
-class OutputReadout(nn.Sequential):
-    """Output neurons side by side, then an MLP: they have an order, so nothing is pooled.
-
-    Arguments:
-        architectures: The one with most output neurons sets the size.
-        nodes: Size of the node states.
-        width: Size of the hidden layers and of the result.
-        layers: Number of hidden layers.
-    """
-
-    def __init__(self, architectures: Sequence[Architecture], nodes: int, width: int, *, layers: int) -> None:
-        inputs = nodes * max(a.layers[-1].size for a in architectures)
-        sizes = [inputs] + [width] * layers
-        maps = [m for i, o in zip(sizes, sizes[1:], strict=False) for m in (nn.Linear(i, o), nn.ReLU())]
-        super().__init__(*maps)
-        self.inputs = inputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Embeddings (B, width) of the states (B, n_L, d) of the output neurons."""
-        flat = x.flatten(1)
-        return super().forward(F.pad(flat, (0, self.inputs - flat.shape[1])))
-
-
-class ParameterHead(nn.Module):
-    """States to parameters: two-layer MLPs on edges (one per kind of connection) and on nodes.
-
-    Arguments:
-        architectures: Every architecture it will meet.
-        nodes, edges: Sizes of the states.
-        copies: Number of parameter sets.
-    """
-
-    def __init__(self, architectures: Sequence[Architecture], *, nodes: int, edges: int, copies: int) -> None:
-        super().__init__()
-        self.copies = copies
-        self.kernels = largest_kernels(architectures)
-        self.edge_maps = nn.ModuleDict({
-            name: _two_layers(edges, copies * math.prod(shape)) for name, shape in self.kernels.items()
-        })
-        self.node_map = _two_layers(nodes, copies)
-        self.slope_map = _two_layers(nodes, copies)
-
-    def forward(self, architecture: Architecture, x: Sequence[Tensor], e: Sequence[Tensor]) -> Tensor:
-        """One value (B, copies, P) for every parameter.
-
-        Arguments:
-            architecture: Of the networks.
-            x: Node states per layer (B, n, d).
-            e: Edge states per connection (B, n_t, n_s, d), or (B, n, d).
-        """
-        parts = []
-        for s in architecture.segments:
-            if s.kind == "weight":
-                parts.append(self._weights(architecture.connections[s.index], e[s.index]))
-            elif s.kind == "bias":
-                parts.append(self.node_map(x[s.index]).transpose(1, 2))
-            else:
-                parts.append(self.slope_map(x[s.index].mean(1)).unsqueeze(2))
-        return torch.cat(parts, dim=2)
-
-    def _weights(self, connection: Connection, e: Tensor) -> Tensor:
-        largest = self.kernels[kind(connection)]
-        flat = self.edge_maps[kind(connection)](e).unflatten(-1, (self.copies, math.prod(largest)))
-        weights = crop_kernel(flat, kernel_shape(connection), largest)
-        return weights.movedim(-2, 1).flatten(2)
-
-
-def _two_layers(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, inputs), nn.ReLU(), nn.Linear(inputs, outputs))

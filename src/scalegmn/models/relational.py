@@ -1,0 +1,143 @@
+"""The relational transformer: attention between all nodes, modulated by edges that are updated too.
+
+Diao and Loynd, Relational attention: generalizing transformers for graph-structured tasks, ICLR 2023, as varied by
+Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR 2024.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ScaleGMNError
+
+
+def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+    """A linear map with Xavier's initial weights and no initial bias, as in the original."""
+    found = nn.Linear(inputs, outputs, bias)
+    nn.init.xavier_uniform_(found.weight)
+    if bias:
+        nn.init.zeros_(found.bias)
+    return found
+
+
+def _mlp(inputs: int, hidden: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        linear(inputs, hidden, bias=False), nn.GELU(), linear(hidden, inputs), nn.Dropout(dropout)
+    )
+
+
+class RelationalAttention(nn.Module):
+    r"""Attention whose queries, keys and values depend on the pair.
+
+    \[q_{ij} = Q x_i + Q' e_{ij}, \quad k_{ij} = K x_j + K' e_{ij}, \quad
+      v_{ij} = (V x_j) \odot (M e_{ij}) + V' e_{ij}, \quad
+      y_i = O \sum_j \text{softmax}_j(\langle q_{ij}, k_{ij} \rangle / \sqrt{h}) v_{ij}\]
+
+    Since V' is linear, it is applied after the sum over j, where there is one vector per node and head.
+
+    Arguments:
+        nodes, edges: Sizes of the states.
+        hidden: Size h of queries, keys and values of all heads together.
+        heads: Number of heads.
+    """
+
+    def __init__(self, nodes: int, edges: int, *, hidden: int, heads: int) -> None:
+        super().__init__()
+        if hidden % heads:
+            raise ScaleGMNError(f"width: the attention needs a multiple of {heads} channels, got {hidden}")
+        self.heads = heads
+        self.scale = 1 / math.sqrt(hidden)
+        self.query = linear(nodes, hidden, bias=False)
+        self.key_value = linear(nodes, 2 * hidden, bias=False)
+        self.edge = linear(edges, 4 * hidden, bias=False)
+        self.out = linear(hidden, nodes)
+
+    def forward(self, x: Tensor, queries: Tensor, e: Tensor) -> Tensor:
+        """New node states (B, R, d) for the rows R.
+
+        Arguments:
+            x: All nodes (B, N, d).
+            queries: The nodes of the rows (B, R, d).
+            e: The edges of the rows (B, R, N, d_e).
+        """
+        heads = (self.heads, -1)
+        q = self.query(queries).unsqueeze(2)
+        k, v = self.key_value(x).unsqueeze(1).chunk(2, dim=-1)
+        maps = self.edge.weight.chunk(4)
+        products = (q + e @ maps[0].T) * (k + e @ maps[1].T)
+        attention = (self.scale * products.unflatten(-1, heads).sum(-1)).softmax(dim=2).mT
+        modulated = (v * (e @ maps[2].T)).unflatten(-1, heads).transpose(2, 3)
+        y = (attention.unsqueeze(3) @ modulated).squeeze(3)
+        pooled = attention @ e
+        shift = torch.einsum("brhe,hce->brhc", pooled, maps[3].unflatten(0, heads))
+        found: Tensor = self.out((y + shift).flatten(2))
+        return found
+
+
+class EdgeUpdate(nn.Module):
+    r"""Two residual steps: an MLP of the edge, its reverse and its two nodes, then one of the edge alone.
+
+    \[e_{ij}' = \text{LN}(e_{ij} + A_1 \text{GELU}(A e_{ij} + B e_{ji} + C x_i + D x_j)), \qquad
+      e_{ij}'' = \text{LN}(e_{ij}' + \text{MLP}(e_{ij}'))\]
+
+    Arguments:
+        nodes, edges: Sizes of the states.
+        hidden: Of the MLPs.
+        dropout: On what is added.
+    """
+
+    def __init__(self, nodes: int, edges: int, *, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.own = linear(edges, hidden)
+        self.back = linear(edges, hidden, bias=False)
+        self.row = linear(nodes, hidden, bias=False)
+        self.column = linear(nodes, hidden, bias=False)
+        self.after = nn.Sequential(nn.GELU(), linear(hidden, edges), nn.Dropout(dropout))
+        self.first_norm = nn.LayerNorm(edges)
+        self.mlp = _mlp(edges, hidden, dropout)
+        self.second_norm = nn.LayerNorm(edges)
+
+    def forward(self, x: Tensor, e: Tensor, rows: slice) -> Tensor:
+        """New states (B, R, N, d_e) of the edges in some rows, from all nodes and edges (B, N, N, d_e)."""
+        own, back = e[:, rows], e[:, :, rows].transpose(1, 2)
+        hidden = self.own(own) + self.back(back) + self.row(x[:, rows]).unsqueeze(2) + self.column(x).unsqueeze(1)
+        found = self.first_norm(own + self.after(hidden))
+        updated: Tensor = self.second_norm(found + self.mlp(found))
+        return updated
+
+
+class RelationalLayer(nn.Module):
+    """Attention and an MLP on nodes, each with a residual and LayerNorm; then the edges.
+
+    Arguments:
+        nodes: Size of the node states; edges have half of it, attention twice.
+        heads: Number of heads.
+        dropout: On what is added.
+        edges_too: Whether edges are updated (nobody reads them after a classifier's last layer).
+    """
+
+    def __init__(self, nodes: int, *, heads: int, dropout: float, edges_too: bool) -> None:
+        super().__init__()
+        self.attention = RelationalAttention(nodes, nodes // 2, hidden=2 * nodes, heads=heads)
+        self.dropout = nn.Dropout(dropout)
+        self.first_norm = nn.LayerNorm(nodes)
+        self.mlp = _mlp(nodes, 2 * nodes, dropout)
+        self.second_norm = nn.LayerNorm(nodes)
+        self.edges = EdgeUpdate(nodes, nodes // 2, hidden=nodes, dropout=dropout) if edges_too else None
+
+    def forward(self, x: Tensor, e: Tensor, rows: slice, edge_rows: slice) -> tuple[Tensor, Tensor]:
+        """New states of the nodes and of the edges that are wanted.
+
+        Arguments:
+            x: All nodes (B, N, d).
+            e: The edges of the wanted rows (B, R, N, d_e); all rows where edges are updated.
+            rows: Nodes that are wanted.
+            edge_rows: Rows of edges that are wanted.
+        """
+        queries = x[:, rows]
+        y = self.first_norm(queries + self.dropout(self.attention(x, queries, e)))
+        y = self.second_norm(y + self.mlp(y))
+        return y, e if self.edges is None else self.edges(y, e, edge_rows)
