@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .architecture import Architecture, Skip
 from .groups import Trivial
@@ -133,8 +134,8 @@ def sorting(networks: Networks) -> Transform:
             rows = torch.cat(_incoming(networks, i, undo), dim=2)
             # A projection without special directions: unlike a lexicographic order it does not hang on rounding
             # where neurons agree in some entries.
-            direction = torch.arange(1, rows.shape[2] + 1, dtype=rows.dtype, device=rows.device).sin()
-            chosen[slot] = (rows @ direction).argsort(dim=1, stable=True)
+            key = rows @ _direction(rows.shape[2]).to(rows)
+            chosen[slot] = _order(key, _outgoing(networks, i), torch.finfo(networks.dtype).eps ** 0.5)
         permutations.append(chosen[slot])
     still = Transform.identity(a, len(networks)).scales
     return Transform(a, tuple(permutations), tuple(s.to(networks.device) for s in still))
@@ -143,8 +144,8 @@ def sorting(networks: Networks) -> Transform:
 def permutation(networks: Networks) -> Networks:
     """Put hidden neurons in a standard order.
 
-    Layer by layer from the input, neurons are sorted by a fixed generic projection of their incoming weights and bias.
-    In a class of tied layers the first one decides.
+    Layer by layer from the input, neurons are sorted by a fixed generic projection of their incoming weights and bias,
+    those that agree in it by one of their outgoing weights. In a class of tied layers the first one decides.
 
     Arguments:
         networks: Any.
@@ -183,6 +184,33 @@ def _incoming(networks: Networks, layer: int, undo: Callable[[Tensor, int], Tens
             rows.append(undo(w, a.connections[c].source).flatten(2) if w.dim() == 4 else w[..., None])
     bias = networks.biases[layer]
     return torch.cat(rows, dim=2), rows[0] if bias is None else bias.detach().to(torch.float64)[..., None]
+
+
+def _outgoing(networks: Networks, layer: int) -> Tensor:
+    """A number (B, n) for what leaves each neuron of a layer, whatever the order of the neurons it goes to."""
+    a = networks.architecture
+    total = torch.zeros(len(networks), a.layers[layer].size, dtype=torch.float64, device=networks.device)
+    for c in a.outgoing[layer]:
+        w = networks.weights[c]
+        if w is not None and w.dim() == 4:
+            w = w.detach().to(torch.float64)
+            order = _direction(w.shape[1]) if a.slots[a.connections[c].target] is None else torch.ones(w.shape[1])
+            total = total + torch.einsum("btsk,t,k->bs", w + w.pow(3), order.to(w), _direction(w.shape[3]).to(w))
+    return total
+
+
+def _direction(size: int) -> Tensor:
+    """A fixed vector without symmetries."""
+    return torch.arange(1, size + 1, dtype=torch.float64).sin()
+
+
+def _order(key: Tensor, second: Tensor, tolerance: float) -> Tensor:
+    """Sort (B, n) by key; runs of keys that differ by rounding only, by the second one."""
+    ranked, first = key.sort(dim=1, stable=True)
+    size = tolerance * key.abs().amax(1, keepdim=True)
+    run = F.pad((ranked.diff(dim=1) > size).cumsum(1), (1, 0))
+    within = second.gather(1, first).argsort(dim=1, stable=True)
+    return first.gather(1, within).gather(1, run.gather(1, within).argsort(dim=1, stable=True))
 
 
 def _positions(architecture: Architecture, layer: int) -> Tensor:
