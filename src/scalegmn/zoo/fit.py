@@ -79,7 +79,8 @@ def fit_inrs(
 ) -> FitResult:
     r"""Fits one INR to each image by Adam on its mean squared error over all pixels.
 
-    Each network depends on its image, (seed, index) and the options, not on the others of the call nor on the threads.
+    The same call gives the same bytes, whatever the threads. Each network depends on its image, (seed, index) and the
+    options alone: exactly where the pixels and the layer sizes are multiples of 16, else up to rounding.
 
     Arguments:
         targets: Images in [0, 1], (B, N, C), float32 (float64 also works); ``nfn`` scales them to [-1, 1] itself.
