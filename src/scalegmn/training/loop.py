@@ -37,6 +37,8 @@ from .state import (
 )
 
 PREPARE_NETWORKS = 4096
+# Validations in quick succession need no checkpoint each: what is lost is done again in a moment, and the same.
+SECONDS_BETWEEN_CHECKPOINTS = 2.0
 
 
 class Objective(nn.Module):
@@ -131,6 +133,7 @@ class Trainer:
         self.counters = Counters()
         self.best = weights_of(self.model)
         self.loss = torch.zeros((), device=together.device)
+        self._saved, self._written = 0.0, 0
 
     def _sample(self) -> Tensor:
         generator = torch.Generator().manual_seed(seed_for(self.seed, PREPARE))
@@ -152,7 +155,8 @@ class Trainer:
         self._restore()
         self.model.train()
         self.progress.begin(self.steps, self.counters.step, self.stream.epoch_steps)
-        self._began = time.perf_counter() - self.counters.seconds
+        self._saved = time.perf_counter()
+        self._began = self._saved - self.counters.seconds
         while self.counters.step < self.steps and not self.counters.stopped:
             self._step()
             step = self.counters.step
@@ -230,7 +234,8 @@ class Trainer:
             c.stopped = c.stopped or "patience"
         c.loss, c.networks, c.validated = 0.0, 0, c.step
         self._report({"train_loss": loss, **found.metrics}, improved)
-        self._save(best=improved)
+        if time.perf_counter() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS or c.step == self.steps or c.stopped:
+            self._save()
 
     def _count_loss(self) -> None:
         self.counters.loss += self.loss.item()
@@ -248,15 +253,17 @@ class Trainer:
         if self.settings.tensorboard:
             self.run_directory.tensorboard(c.step, values)
 
-    def _save(self, *, best: bool = False) -> None:
+    def _save(self) -> None:
+        self._count_loss()
         if not self.world.main:
             return
-        self._count_loss()
-        if best:
+        if self.counters.best_step > self._written:
             self.run_directory.write_model(self.best)
+            self._written = self.counters.best_step
         tensors = optimizer_tensors(self.optimizer)
         state = State(self.counters, weights_of(self.model), self.best, tensors, self.precision.state())
         save_state(self.run_directory.checkpoints, state)
+        self._saved = time.perf_counter()
 
     def _restore(self) -> None:
         state = self.world.once(lambda: load_state(self.run_directory.checkpoints))
@@ -270,7 +277,6 @@ class Trainer:
         self.precision.restore(state.scaler)
         if self.world.main:
             self.run_directory.forget_after(state.counters.step)
-            self.run_directory.write_model(self.best)
             self.progress.note(f"continuing at step {state.counters.step} of {self.steps}")
 
     def _finish(self) -> dict[str, Any]:

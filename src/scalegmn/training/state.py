@@ -82,12 +82,24 @@ def save_state(directory: Path, state: State) -> None:
     draft.mkdir(parents=True)
     parts = {"model": state.model, "best": state.best, "optimizer": state.optimizer}
     tensors = {f"{part}.{key}": t for part, table in parts.items() for key, t in table.items()}
-    write_tensors(draft / "state.safetensors", tensors)
-    write_json(draft / "state.json", {"counters": asdict(state.counters), "scaler": state.scaler})
+    values = {"counters": asdict(state.counters), "scaler": state.scaler}
+    _write_through(draft / "state.safetensors", _packed(tensors))
+    _write_through(draft / "state.json", json.dumps(values, indent=1).encode())
     draft.rename(directory / name)
     for other in directory.iterdir():
         if other.name != name:
             shutil.rmtree(other, ignore_errors=True)
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _packed(tensors: Mapping[str, Tensor]) -> bytes:
+    return save({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()})
 
 
 def _complete(directory: Path) -> list[str]:
@@ -130,7 +142,7 @@ def weights_of(model: nn.Module) -> Tensors:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, whole or not at all."""
-    write_atomically(path, save({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()}))
+    write_atomically(path, _packed(tensors))
 
 
 def read_tensors(path: Path) -> Tensors:
@@ -163,8 +175,6 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
     """Add one JSON object as a line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(value) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,179 @@
+"""The loop: what it learns, what it keeps, when it stops, and that chance has no part in it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import recipe_for, same, weights
+
+from scalegmn.errors import ScaleGMNError
+from scalegmn.training.data import Stream
+from scalegmn.training.loop import learning_rate, train
+from scalegmn.training.recipe import Training
+from scalegmn.training.run import Run
+from scalegmn.training.state import load_state
+from scalegmn.training.trained import load
+from scalegmn.zoo.store import Zoo, ZooWriter
+
+
+def test_a_run_directory_tells_everything(digits: Zoo, tmp_path: Path) -> None:
+    results = train(recipe_for(digits.path), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert run.results() == results
+    assert [line["epoch"] for line in run.metrics()] == [1, 2, 3, 4]
+    assert run.recipe() == recipe_for(digits.path)
+    assert results["steps"] == 4 * math.ceil(48 / 10)
+    assert results["stopped"] == "finished"
+    assert set(results["test"]) == {"loss", "accuracy"}
+    config = load(run.path).config
+    assert config["versions"]["torch"] == torch.__version__
+    assert config["recipe"]["seed"] == 0
+    assert not list(run.path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [({"name": "regression", "column": "psnr"}, "r2"), ("classification", "accuracy"), ("editing", "mse")],
+)
+def test_every_task_is_learnt(digits: Zoo, tmp_path: Path, task: Any, metric: str) -> None:
+    model = {"name": "mlp", "width": 64}
+    train(recipe_for(digits.path, task=task, model=model, epochs=40, lr=3e-3, warmup=5), tmp_path / "run")
+    lines = Run(tmp_path / "run").metrics()
+    assert lines[-1]["train_loss"] < 0.6 * lines[0]["train_loss"]
+    assert metric in lines[0]
+
+
+def test_the_best_validation_picks_the_model(digits: Zoo, tmp_path: Path) -> None:
+    results = train(recipe_for(digits.path, task="editing", lr=0.03, epochs=12), tmp_path / "run")
+    lines = Run(tmp_path / "run").metrics()
+    best = min(lines, key=lambda line: line["mse"])
+    assert results["best_step"] == best["step"] != lines[-1]["step"]
+    again = load(tmp_path / "run").evaluate(digits, "val").metrics
+    assert again["mse"] == pytest.approx(best["mse"], rel=1e-6)
+    assert [line["best"] for line in lines][lines.index(best)]
+
+
+def test_the_test_split_has_no_influence(digits: Zoo, tmp_path: Path) -> None:
+    changed = digits.batch().parameters.clone()
+    test = digits.split("test")
+    changed[test] = torch.randn(len(test), changed.shape[1])
+    writer = ZooWriter(tmp_path / "zoo", kind="inr", arguments={}, canvas=digits.canvas)
+    names = digits.splits
+    split = [names[code] for code in digits.column("split").tolist()]
+    writer.append(digits.architecture, changed, {"label": digits.column("label"), "split": split})
+    writer.finish()
+    a = train(recipe_for(digits.path), tmp_path / "a")
+    b = train(recipe_for(tmp_path / "zoo"), tmp_path / "b")
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert a["test"] != b["test"]
+
+
+def test_the_seed_decides_everything(digits: Zoo, tmp_path: Path) -> None:
+    options = {"augment": "scale", "noise": 0.1}
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.manual_seed(len(name))
+        train(recipe_for(digits.path, seed=seed, **options), tmp_path / name)
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
+
+
+@pytest.mark.parametrize("change", [{"augment": "scale"}, {"noise": 0.5}, {"warmup": 10}, {"schedule": "cosine"}])
+def test_every_setting_changes_the_result(digits: Zoo, tmp_path: Path, change: dict[str, Any]) -> None:
+    train(recipe_for(digits.path), tmp_path / "plain")
+    train(recipe_for(digits.path, **change), tmp_path / "other")
+    plain, other = (load_state(tmp_path / name / "checkpoints") for name in ("plain", "other"))
+    assert plain is not None
+    assert other is not None
+    assert not same(plain.model, other.model)
+
+
+def test_several_architectures_train_together(mixed: Zoo, tmp_path: Path) -> None:
+    recipe = recipe_for(
+        mixed.path, task={"name": "regression", "column": "score", "sigmoid": True}, model="statnn", epochs=60
+    )
+    results = train(recipe, tmp_path / "run")
+    assert results["test"]["tau"] > 0.5
+
+
+# -- when it stops ---------------------------------------------------------------------------------------------
+
+
+def test_patience_ends_training_early(digits: Zoo, tmp_path: Path) -> None:
+    results = train(recipe_for(digits.path, task="editing", lr=0.05, epochs=100, patience=3), tmp_path / "run")
+    lines = Run(tmp_path / "run").metrics()
+    assert results["stopped"] == "patience"
+    assert len(lines) < 100
+    assert [line["best"] for line in lines[-4:]] == [True, False, False, False]
+
+
+def test_minutes_end_training(digits: Zoo, tmp_path: Path) -> None:
+    results = train(recipe_for(digits.path, epochs=10**6, minutes=0.02, schedule="cosine"), tmp_path / "run")
+    assert results["stopped"] == "minutes"
+    assert 1.2 <= results["seconds"] < 5
+    lines = Run(tmp_path / "run").metrics()
+    assert lines[-1]["step"] == results["steps"]
+    # The schedule follows the clock: at the end the learning rate is almost 0.
+    assert lines[-1]["lr"] < 1e-4
+
+
+def test_steps_and_validations_can_be_counted_in_steps(digits: Zoo, tmp_path: Path) -> None:
+    results = train(recipe_for(digits.path, steps=7, validate_every=3), tmp_path / "run")
+    assert results["steps"] == 7
+    assert [line["step"] for line in Run(tmp_path / "run").metrics()] == [3, 6, 7]
+
+
+def test_a_diverging_loss_is_one_line(digits: Zoo, tmp_path: Path) -> None:
+    recipe = recipe_for(digits.path, task={"name": "regression", "column": "psnr"}, lr=1e25, clip=0)
+    with pytest.raises(ScaleGMNError, match=r"the loss became (nan|inf) before step \d+; try a smaller training.lr"):
+        train(recipe, tmp_path / "run")
+
+
+# -- what is refused -------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_not_overwritten_and_not_mixed_up(digits: Zoo, tmp_path: Path) -> None:
+    train(recipe_for(digits.path, epochs=1), tmp_path / "run")
+    before = weights(tmp_path / "run")
+    with pytest.raises(ScaleGMNError, match="already holds a run; use --resume"):
+        train(recipe_for(digits.path, epochs=1), tmp_path / "run")
+    with pytest.raises(ScaleGMNError, match=r"training\.lr is 0\.5 now but was 0\.001"):
+        train(recipe_for(digits.path, epochs=1, lr=0.5), tmp_path / "run", resume=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("precious")
+    with pytest.raises(ScaleGMNError, match="exists and is not a run"):
+        train(recipe_for(digits.path), tmp_path / "other")
+    assert same(before, weights(tmp_path / "run"))
+
+
+def test_a_finished_run_is_not_trained_again(digits: Zoo, tmp_path: Path) -> None:
+    first = train(recipe_for(digits.path), tmp_path / "run")
+    changed = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
+    assert train(recipe_for(digits.path), tmp_path / "run", resume=True) == first
+    assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == changed
+
+
+def test_a_device_that_is_not_there_is_one_line(digits: Zoo, tmp_path: Path) -> None:
+    with pytest.raises(ScaleGMNError, match="device: cannot use 'gpu'"):
+        train(recipe_for(digits.path, device="gpu"), tmp_path / "run")
+
+
+# -- parts -----------------------------------------------------------------------------------------------------
+
+
+def test_every_epoch_sees_every_network_once() -> None:
+    stream = Stream(torch.arange(100, 123), 5, seed=3)
+    epochs = [torch.cat([stream.indices_of(5 * e + i) for i in range(5)]) for e in range(2)]
+    for order in epochs:
+        assert sorted(order.tolist()) == list(range(100, 123))
+    assert not torch.equal(*epochs)
+
+
+def test_the_learning_rate_warms_up_and_cools_down() -> None:
+    settings = Training(lr=2.0, warmup=10, schedule="cosine")
+    assert learning_rate(settings, 4, 0.0) == pytest.approx(1.0)
+    assert learning_rate(settings, 50, 0.5) == pytest.approx(1.0)
+    assert learning_rate(settings, 99, 1.0) == pytest.approx(0.0)

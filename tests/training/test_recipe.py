@@ -1,0 +1,98 @@
+"""Recipes: what is refused and how, overrides, and text that reads back."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalegmn.cli import app
+from scalegmn.cli.application import run
+from scalegmn.errors import ScaleGMNError
+from scalegmn.training.options import validated
+from scalegmn.training.recipe import Recipe, make_recipe, override, read_recipe, to_toml
+
+GOOD: dict[str, Any] = {"zoo": "z", "task": "classification", "model": {"name": "mlp", "width": 8}}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("trainin.lr=1", "unknown key 'trainin'; did you mean 'training'?"),
+        ("training.epoch=3", "unknown key 'training.epoch'; did you mean 'epochs'?"),
+        ("training.epochs=0", "training.epochs: input should be greater than 0, got 0"),
+        ("training.epochs=many", "training.epochs: input should be a valid integer"),
+        ("training.lr=nan", "training.lr: input should be"),
+        ("training.schedule=cosin", "training.schedule: input should be 'constant' or 'cosine', got 'cosin'"),
+        ("seed=-1", "seed: input should be greater than or equal to 0, got -1"),
+        ("model.widht=3", "model 'mlp': unknown key 'widht'; did you mean 'width'?"),
+        ("model.width=wide", "model 'mlp': width: input should be a valid integer"),
+        ("model.normalisation=layers", "model 'mlp': normalisation: input should be"),
+        ("model=mpl", "model: 'mpl' is not known; did you mean 'mlp'?"),
+        ("task=clasification", "task: 'clasification' is not known; did you mean 'classification'?"),
+        ("task.colum=a", "task 'classification': unknown key 'colum'; did you mean 'column'?"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_nearest_name(change: str, complaint: str) -> None:
+    with pytest.raises(ScaleGMNError) as caught:
+        make_recipe(override(GOOD, [change]))
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["zoo", "task", "model"])
+def test_a_missing_entry_is_named(key: str) -> None:
+    with pytest.raises(ScaleGMNError, match=f"missing key '{key}'"):
+        make_recipe({k: v for k, v in GOOD.items() if k != key})
+
+
+def test_a_model_without_the_head_that_the_task_needs_is_refused() -> None:
+    with pytest.raises(ScaleGMNError, match="model 'statnn' has no equivariant head, which task 'editing' needs"):
+        make_recipe({"zoo": "z", "task": "editing", "model": "statnn"})
+
+
+def test_the_command_line_says_which_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(to_toml({**GOOD, "sed": 3}))
+    assert run(app, ["train", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"error: {path}: unknown key 'sed'; did you mean 'seed'?\n")
+
+
+@pytest.mark.parametrize(("text", "complaint"), [("zoo = ", "not valid TOML"), (None, "cannot read the recipe")])
+def test_an_unreadable_file_is_one_line(tmp_path: Path, text: str | None, complaint: str) -> None:
+    path = tmp_path / "recipe.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ScaleGMNError, match=complaint):
+        read_recipe(path)
+
+
+def test_overrides_are_toml_values_or_words() -> None:
+    found = override(GOOD, ["training.lr=1e-4", "training.compile=true", "zoo=zoos/a", "model.width=4", "seed = 7"])
+    assert found["training"] == {"lr": 1e-4, "compile": True}
+    assert (found["zoo"], found["seed"], found["model"]) == ("zoos/a", 7, {"name": "mlp", "width": 4})
+    assert GOOD["model"]["width"] == 8
+    assert override(GOOD, ["model=gmn"])["model"] == {"name": "gmn"}
+    for wrong in ("training.lr", "=3", "zoo.name=3", "a..b=1"):
+        with pytest.raises(ScaleGMNError, match="--set"):
+            override(GOOD, [wrong])
+
+
+def test_the_resolved_recipe_is_toml_that_gives_the_same_recipe() -> None:
+    recipe = make_recipe(override(GOOD, ["training.minutes=2.5", 'zoo="a \\"b\\""', "task.column=digit"]))
+    table = tomllib.loads(recipe.to_toml())
+    assert table["training"]["epochs"] == 100
+    assert make_recipe(table) == recipe
+    assert isinstance(recipe, Recipe)
+
+
+def test_options_of_a_partly_applied_builder_are_checked() -> None:
+    def build(architectures: object, *, width: int = 3, flow: str = "none") -> None: ...
+
+    assert validated("m", partial(build, flow="auto"), {"width": 4}) == {"width": 4}
+    with pytest.raises(ScaleGMNError, match="m: width: input should be a valid integer"):
+        validated("m", partial(build, flow="auto"), {"width": "x"})
