@@ -9,6 +9,7 @@ from scalegmn.cli import bench as bench
 from scalegmn.cli import edit as edit
 from scalegmn.cli import embed as embed
 from scalegmn.cli import evaluate as evaluate
+from scalegmn.cli import inspect as inspect
 from scalegmn.cli import models as models
 from scalegmn.cli import predict as predict
 from scalegmn.cli import train as train

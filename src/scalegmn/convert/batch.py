@@ -72,7 +72,8 @@ def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: S
             complaint = layout.complain({k: shape for k, (shape, _) in signature.items()})
             complaint = complaint or _difference(layout, signature, first)
             if complaint:
-                raise ScaleGMNError(f"{name}: expected the architecture {layout.architecture}; {complaint}")
+                same = f" as in {names[0]}" if i else ""
+                raise ScaleGMNError(f"{name}: expected the architecture {layout.architecture}{same}; {complaint}")
     stacked = {k: torch.stack([s[k].detach() for s in states]) for k in first}
     parameters, passengers = layout.pack(stacked)
     bad = ~torch.isfinite(parameters).all(1)

@@ -1,0 +1,293 @@
+"""`scalegmn inspect`: what networks in files look like to their symmetry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scalegmn.cli.application import app, examples
+from scalegmn.cli.console import print_json, stdout
+from scalegmn.errors import ScaleGMNError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from torch import Tensor, nn
+
+    from scalegmn.activations import Activation
+    from scalegmn.architecture import Architecture, Connection
+    from scalegmn.networks import Networks
+
+_FINDINGS = {
+    "no_input": "no input",
+    "no_output": "no output",
+    "dead": "dead",
+    "out_of_phase": "out of phase",
+}
+_SHOWN_FILES = 20
+
+
+@app.command(
+    epilog=examples(
+        "scalegmn inspect siren.pth --activation sine --w0 30",
+        "scalegmn inspect a.pt b.pt --arch mymodels:make_resnet --json",
+    )
+)
+def inspect(
+    files: Annotated[list[Path], typer.Argument(help="Checkpoints (.pt, .pth, .safetensors).", show_default=False)],
+    arch: Annotated[
+        str | None,
+        typer.Option(help="module:function that returns the nn.Module (the current directory is searched first)."),
+    ] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="Hidden activation of a multilayer perceptron, instead of --arch.")
+    ] = None,
+    w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show architecture, parameters, symmetries and idle neurons of networks of one architecture.
+
+    A neuron has no input if its incoming weights and its bias are zero, and no output if its outgoing weights are.
+    It is dead if it is a relu that nothing can make fire. A sine neuron is out of phase if the phase of its bias is
+    not in (-pi/2, pi/2].
+    """
+    from scalegmn.networks import Networks
+
+    like = None if arch is None else load_module(arch)
+    networks = Networks.from_files(files, like=like, activation=_activation(activation, w0))
+    answer = describe(networks, [str(f) for f in files])
+    if as_json:
+        print_json(answer)
+    else:
+        _show(answer)
+
+
+def load_module(reference: str) -> nn.Module:
+    """The module that `module:function` returns.
+
+    Arguments:
+        reference: An importable module and a function in it that takes no arguments.
+    """
+    import importlib
+    import sys
+
+    from torch import nn
+
+    name, _, function = reference.partition(":")
+    if not name or not function:
+        raise ScaleGMNError(f"--arch: expected module:function, got {reference!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        made = getattr(importlib.import_module(name), function)()
+    except Exception as error:
+        # It is a person's own code: whatever it raises is their input, not our mistake.
+        raise ScaleGMNError(f"--arch {reference}: {type(error).__name__}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise ScaleGMNError(f"--arch {reference}: expected it to return an nn.Module, got {type(made).__name__}")
+    return made
+
+
+def _activation(name: str | None, w0: float | None) -> Activation | None:
+    from scalegmn.activations import activation
+
+    found = None if name is None else activation(name)
+    if found is not None and found.name == "sine":
+        if w0 is None:
+            raise ScaleGMNError("--activation sine: also expected its frequency, such as --w0 30")
+        return activation("sine", w0)
+    if w0 is not None:
+        raise ScaleGMNError("--w0: expected only together with --activation sine")
+    return found
+
+
+# -- the answer --------------------------------------------------------------------------------------------------
+
+
+def describe(networks: Networks, names: Sequence[str]) -> dict[str, Any]:
+    """Everything the command prints, as plain values.
+
+    Arguments:
+        networks: Of any architecture.
+        names: One for each network.
+    """
+    a = networks.architecture
+    found = _findings(networks)
+    layers = [
+        {
+            "layer": i,
+            "role": a.roles[i],
+            "neurons": layer.size,
+            "activation": str(layer.activation),
+            "from": [_connection(a, a.connections[c]) for c in a.incoming[i]],
+            "bias": i > 0 and layer.bias,
+            "parameters": sum(s.size for s in a.segments if _owner(a, s.kind, s.index) == i),
+            "group": a.groups[i].name,
+            "permutation_slot": a.slots[i],
+            "scale_slot": a.scale_slots[i],
+        }
+        for i, layer in enumerate(a.layers)
+    ]
+    return {
+        "architecture": str(a),
+        "networks": len(networks),
+        "parameters": a.parameters,
+        "dtype": str(networks.dtype).removeprefix("torch."),
+        "layers": layers,
+        "symmetry": symmetry(a),
+        "files": [
+            {"file": name, **{kind: _places([mask[row] for mask in masks]) for kind, masks in found.items()}}
+            for row, name in enumerate(names)
+        ],
+    }
+
+
+def symmetry(architecture: Architecture) -> dict[str, Any]:
+    """The size of a symmetry group: permutations n! per slot, 2 per sign, one dimension per positive scale."""
+    import math
+
+    permuted: dict[int, int] = {}
+    scaled: dict[int, tuple[int, bool, bool]] = {}
+    for i, layer in enumerate(architecture.layers):
+        slot, scale_slot, group = architecture.slots[i], architecture.scale_slots[i], architecture.groups[i]
+        if slot is not None:
+            permuted[slot] = layer.size
+        if scale_slot is not None:
+            scaled[scale_slot] = (layer.size, group.signs, group.scales)
+    sizes = list(permuted.values())
+    signs = sum(n for n, has_signs, _ in scaled.values() if has_signs)
+    return {
+        "permuted_layers": sizes,
+        "signs": signs,
+        "scales": sum(n for n, _, has_scales in scaled.values() if has_scales),
+        "log10_discrete": sum(math.lgamma(n + 1) for n in sizes) / math.log(10) + signs * math.log10(2),
+    }
+
+
+def _owner(architecture: Architecture, kind: str, index: int) -> int:
+    return architecture.connections[index].target if kind == "weight" else index
+
+
+def _connection(architecture: Architecture, c: Connection) -> str:
+    from scalegmn.architecture import Conv, Linear, Normalise
+
+    pools = "".join(f" {p.kind.replace('_', ' ')} {'x'.join(map(str, p.size))}".rstrip() for p in c.pools)
+    match c.map:
+        case Conv():
+            what = f"conv {'x'.join(map(str, c.map.kernel))}"
+            what += f" stride {c.map.stride[0]}" if set(c.map.stride) != {1} else ""
+        case Linear():
+            what = f"flatten {'x'.join(map(str, c.map.positions))}" if c.map.positions else "linear"
+        case Normalise():
+            what = "layer norm"
+        case _:
+            what = "residual"
+    gain = f" x {c.gain:g}" if c.gain != 1 else ""
+    return f"{c.source}{pools} {what}{gain}"
+
+
+def _findings(networks: Networks) -> dict[str, list[Tensor]]:
+    """Per kind and layer, which neurons (B, n) it concerns."""
+    import math
+
+    import torch
+
+    a = networks.architecture
+    found: dict[str, list[Tensor]] = {kind: [] for kind in _FINDINGS}
+    for i, layer in enumerate(a.layers):
+        bias = networks.biases[i]
+        if bias is None:
+            bias = networks.parameters.new_zeros(len(networks), layer.size)
+        unfed = _all_zero(networks, a.incoming[i], 2) if i else torch.zeros_like(bias, dtype=torch.bool)
+        unheard = _all_zero(networks, a.outgoing[i], 1) if a.outgoing[i] else torch.zeros_like(unfed)
+        found["no_input"].append(unfed & (bias == 0))
+        found["no_output"].append(unheard)
+        found["dead"].append(unfed & (bias <= 0) & (layer.activation.name == "relu"))
+        phase = bias * layer.activation.parameters[0] if layer.activation.name == "sine" else torch.zeros_like(bias)
+        found["out_of_phase"].append((phase <= -math.pi / 2) | (phase > math.pi / 2))
+    return found
+
+
+def _all_zero(networks: Networks, connections: Sequence[int], over: int) -> Tensor:
+    """Whether all weights of a neuron's connections are zero, (B, n); `over` is the other neurons' dimension."""
+    import torch
+
+    masks = []
+    for c in connections:
+        weight = networks.weights[c]
+        if weight is None or not networks.architecture.connections[c].dense:
+            layer = networks.architecture.connections[c].target
+            return torch.zeros(len(networks), networks.architecture.layers[layer].size, dtype=torch.bool)
+        masks.append((weight == 0).all(3).all(over))
+    return torch.stack(masks).all(0)
+
+
+def _places(masks: Sequence[Tensor]) -> dict[str, list[int]]:
+    """Layer to neurons, for the layers that have any."""
+    return {str(i): mask.nonzero().flatten().tolist() for i, mask in enumerate(masks) if mask.any()}
+
+
+# -- for people --------------------------------------------------------------------------------------------------
+
+
+def _show(answer: dict[str, Any]) -> None:
+    console = stdout()
+    found = [kind for kind in _FINDINGS if any(f[kind] for f in answer["files"])]
+    console.print(f"{answer['architecture']}, {answer['parameters']:,} parameters, {answer['dtype']}", markup=False)
+    console.print(_layer_table(answer, found))
+    console.print(f"symmetry group: {_group_size(answer['symmetry'])}")
+    if not found:
+        console.print("no idle neurons, all phases in range")
+    elif answer["networks"] > 1:
+        console.print(_file_table(answer, found))
+
+
+def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table("layer", "from", "neurons", "activation", "parameters", "group", "permuted with", box=None)
+    for kind in kinds:
+        table.add_column(_FINDINGS[kind], justify="right")
+    slots = [row["permutation_slot"] for row in answer["layers"]]
+    for i, row in enumerate(answer["layers"]):
+        partners = [str(j) for j, slot in enumerate(slots) if slot == slots[i] and j != i]
+        permuted = "fixed" if slots[i] is None else ", ".join(partners) or "alone"
+        counts = [sum(len(f[kind].get(str(i), [])) for f in answer["files"]) for kind in kinds]
+        table.add_row(
+            f"{i} {row['role']}",
+            "\n".join(row["from"]),
+            str(row["neurons"]),
+            row["activation"] if i else "",
+            f"{row['parameters']:,}",
+            row["group"],
+            permuted,
+            *map(str, counts),
+        )
+    return table
+
+
+def _file_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table("file", box=None)
+    for kind in kinds:
+        table.add_column(_FINDINGS[kind], justify="right")
+    for found in answer["files"][:_SHOWN_FILES]:
+        table.add_row(found["file"], *(str(sum(map(len, found[kind].values()))) for kind in kinds))
+    more = len(answer["files"]) - _SHOWN_FILES
+    if more > 0:
+        table.add_row(f"and {more} more (--json lists all)")
+    return table
+
+
+def _group_size(found: dict[str, Any]) -> str:
+    """Such as `8! 32!^2 2^64 = 10^89.9 elements`."""
+    sizes: list[int] = found["permuted_layers"]
+    factors = [f"{n}!" + (f"^{sizes.count(n)}" if sizes.count(n) > 1 else "") for n in dict.fromkeys(sizes)]
+    factors += [f"2^{found['signs']}"] if found["signs"] else []
+    scales = f", and {found['scales']} continuous dimensions of positive scales" if found["scales"] else ""
+    if not factors:
+        return f"the identity alone{scales}"
+    return f"{' '.join(factors)} = 10^{found['log10_discrete']:.1f} elements{scales}"
