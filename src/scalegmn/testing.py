@@ -27,7 +27,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from .architecture import Architecture
+from .architecture import Architecture, Linear
 from .errors import ScaleGMNError
 from .evaluate import input_dimensions
 from .networks import Networks
@@ -254,13 +254,16 @@ def _complain(error: Tensor, networks: Networks, tolerance: float | None, what: 
 
 def _spatial_size(architecture: Architecture, largest: int = 64) -> tuple[int, ...]:
     dimensions = input_dimensions(architecture)
-    # Only shapes matter here, so nothing is computed.
-    probe = Networks(architecture, torch.empty(1, architecture.parameters, device="meta"))
+    if dimensions == 0:
+        return ()
+    flattened = [c.map.positions for c in architecture.connections if c.source == 0 and isinstance(c.map, Linear)]
     # A few pixels at least: on a single one all kinds of pooling agree.
     squares = [(n,) * dimensions for n in (*range(8, largest + 1), *range(7, 0, -1))]
-    for size in itertools.chain(squares, itertools.product(range(1, largest + 1), repeat=dimensions)):
+    others = itertools.product(range(1, largest + 1), repeat=dimensions)
+    probe = Networks(architecture, torch.zeros(1, architecture.parameters))
+    for size in itertools.chain(flattened, squares, others):
         try:
-            probe.evaluate(torch.empty(1, architecture.layers[0].size, *size, device="meta"))
+            probe.evaluate(torch.zeros(1, architecture.layers[0].size, *size))
         except (ScaleGMNError, RuntimeError):
             continue
         return size
