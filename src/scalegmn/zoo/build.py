@@ -131,7 +131,7 @@ def build_inr_zoo(
     writer = ZooWriter(
         out,
         kind="inr",
-        arguments=_arguments(source.name, images, fit, views, seed),
+        arguments=_arguments(source, len(images), fit, views, seed),
         canvas=inr_canvas(shape, images.shape[1], images.shape[2]),
     )
     if not writer.finished:
@@ -142,10 +142,10 @@ def build_inr_zoo(
     return Zoo.open(out)
 
 
-def _arguments(name: str, images: Tensor, fit: Fit, views: int, seed: int) -> dict[str, object]:
-    digest = hashlib.sha256(images.numpy().tobytes()).hexdigest()
+def _arguments(source: Images, count: int, fit: Fit, views: int, seed: int) -> dict[str, object]:
+    digest = hashlib.sha256(source.pixels.tobytes() + source.labels.tobytes()).hexdigest()
     settings = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(fit).items()}
-    content = {"images": name, "channels": images.shape[3], "count": len(images), "images_sha256": digest}
+    content = {"images": source.name, "channels": source.channels, "count": count, "images_sha256": digest}
     return {**content, "views": views, "seed": seed, **settings}
 
 
