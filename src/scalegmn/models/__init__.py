@@ -1,5 +1,11 @@
 """Metanetworks: ScaleGMN and its peers, under one interface."""
 
 # Importing a model makes it known to the registry.
+from . import dws as dws
 from . import mlp as mlp
+from . import nfn as nfn
+from . import ng_gnn as ng_gnn
+from . import ng_t as ng_t
 from . import statnn as statnn
+from . import gmn as gmn
+from . import scalegmn as scalegmn

@@ -6,13 +6,14 @@ Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, N
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..architecture import Architecture
 from ..networks import Networks
-from ..nn.body import Backward, MessagePassing, default_backward
+from ..nn.body import Backward, MessagePassing
 from ..nn.layers import Aggregate
 from ..nn.readout import ParameterHead, Readout, ReadoutKind
 from ..nn.scale import SignRule
@@ -30,7 +31,7 @@ class ScaleGMN(InvariantModel):
         width: Of all states.
         layers: Number of iterations of message passing.
         backward: `none` is the forward variant. ScaleGMN-B has `shared` for signs, `dual` (our dual stream) or
-            `reciprocal` (as in the paper) for scales.
+            `reciprocal` (as in the paper) for scales; `auto` chooses between the first two.
         readout: Which neurons are read: `all`, `output` or `input+output`.
         edge_positions: Encode edges at the start.
         positions_everywhere: Let positional encodings enter messages and updates too.
@@ -92,7 +93,7 @@ class ScaleGMN(InvariantModel):
             probe_image=probe_image,
         )
         self.readout = Readout(
-            self.architectures, self.body.style, outputs, kind=readout, duals=backward == "dual"
+            self.architectures, self.body.style, outputs, kind=readout, duals=self.body.backward == "dual"
         )
         self.sigmoid = sigmoid
 
@@ -170,3 +171,29 @@ class ScaleGMNEditor(Editor):
         symmetry, states = self.body(networks, self.head.needs)
         theta: Tensor = self.head(networks, symmetry, states, self.body.init.kernels)
         return theta
+
+
+_PAPER = "Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS"
+
+register(
+    ModelCard(
+        name="scalegmn",
+        title="ScaleGMN",
+        paper=_PAPER,
+        year=2024,
+        symmetries=("permutation", "scale"),
+        invariant=ScaleGMN,
+        equivariant=ScaleGMNEditor,
+    )
+)
+register(
+    ModelCard(
+        name="scalegmn-b",
+        title="ScaleGMN-B",
+        paper=_PAPER,
+        year=2024,
+        symmetries=("permutation", "scale"),
+        invariant=partial(ScaleGMN, backward="auto"),
+        equivariant=partial(ScaleGMNEditor, backward="auto"),
+    )
+)

@@ -28,9 +28,10 @@ from .probes import Probes
 from .scale import SignRule
 from .symmetry import Symmetry, edge_groups, vertex_groups
 
-Backward = Literal["none", "shared", "reciprocal", "dual"]
+Flow = Literal["none", "shared", "reciprocal", "dual"]
+Backward = Flow | Literal["auto"]
 
-_LAYERS: dict[Backward, type[GraphLayer]] = {
+_LAYERS: dict[Flow, type[GraphLayer]] = {
     "none": ForwardLayer,
     "shared": SharedLayer,
     "reciprocal": ReciprocalLayer,
@@ -38,8 +39,10 @@ _LAYERS: dict[Backward, type[GraphLayer]] = {
 }
 
 
-def default_backward(symmetries: Sequence[Symmetry]) -> Backward:
-    """The paper's form where all groups are signs, the dual stream wherever a group has scales."""
+def resolve(backward: Backward, symmetries: Sequence[Symmetry]) -> Flow:
+    """`auto` is the paper's form where all groups are signs, the dual stream wherever a group has scales."""
+    if backward != "auto":
+        return backward
     return "dual" if any(g.scales for g in vertex_groups(symmetries)) else "shared"
 
 
@@ -50,7 +53,7 @@ class MessagePassing(nn.Module):
         architectures: What it may read.
         width: Of all states.
         layers: Number of iterations T.
-        backward: How information flows against the connections.
+        backward: How information flows against the connections; `auto` as in `resolve`.
         symmetry: Which symmetries of an architecture are respected.
         edge_positions: Encode edges at the start.
         positions_everywhere: Let positional encodings enter messages and updates too.
@@ -86,8 +89,9 @@ class MessagePassing(nn.Module):
         super().__init__()
         self.symmetries = {a: symmetry(a) for a in architectures}
         symmetries = list(self.symmetries.values())
-        _check(symmetries, backward, layers)
-        self.width, self.skip, self.backward, self.checkpointing = width, skip, backward, checkpointing
+        flow = resolve(backward, symmetries)
+        _check(symmetries, flow, layers)
+        self.width, self.skip, self.backward, self.checkpointing = width, skip, flow, checkpointing
         self.style = Style(
             vertex_groups(symmetries),
             edge_groups(symmetries),
@@ -104,7 +108,7 @@ class MessagePassing(nn.Module):
             architectures,
             groups,
             width,
-            features=2 * probes if backward == "shared" else probes,
+            features=2 * probes if flow == "shared" else probes,
             positions=width,
             edge_positions=edge_positions,
             sign=sign,
@@ -112,10 +116,10 @@ class MessagePassing(nn.Module):
         )
         self.dual_init = (
             DualInit(groups, width, features=probes, positions=width, sign=sign, dropout=dropout)
-            if backward == "dual"
+            if flow == "dual"
             else None
         )
-        layer = _LAYERS[backward]
+        layer = _LAYERS[flow]
         self.layers = nn.ModuleList(
             layer(self.style, edges=edge_updates and (last_edges or t < layers - 1)) for t in range(layers)
         )
@@ -168,11 +172,11 @@ class MessagePassing(nn.Module):
             self.probes.measure(training)
 
 
-def _check(symmetries: Sequence[Symmetry], backward: Backward, layers: int) -> None:
+def _check(symmetries: Sequence[Symmetry], backward: Flow, layers: int) -> None:
     if layers < 1:
         raise ScaleGMNError(f"layers: expected at least 1, got {layers}")
     if backward not in _LAYERS:
-        raise ScaleGMNError(f"backward: expected one of {', '.join(_LAYERS)}; got {backward!r}")
+        raise ScaleGMNError(f"backward: expected auto or one of {', '.join(_LAYERS)}; got {backward!r}")
     for s in symmetries:
         if backward == "shared" and any(g.scales for g in s.groups):
             raise ScaleGMNError(

@@ -14,7 +14,7 @@ from ..groups import Group
 from ..networks import Networks
 from .layers import States
 from .mlp import MLP
-from .scale import ScaleEquivariant, SignRule
+from .scale import ScaleEquivariant, SignRule, start_linear
 from .symmetry import Symmetry
 
 
@@ -192,6 +192,7 @@ class Init(nn.Module):
         self.input = MLP(inputs + positions, width, dropout=dropout)
         self.output = MLP(inputs + positions, width, dropout=dropout)
         self.edge = nn.Linear(self.kernels.size, width, bias=False)
+        start_linear(self.edge)
         self.edge_positions = EdgePositions(architectures, width) if edge_positions else None
         self.register_buffer("bias_gain", torch.ones(max(len(a.layers) for a in architectures)))
 

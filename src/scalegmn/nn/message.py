@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..activations import Phi
 from ..groups import Group
 from .mlp import MLP
-from .scale import ScaleEquivariant, ScaleInvariants, SignRule
+from .scale import ScaleEquivariant, ScaleInvariants, SignRule, start_at_one, start_linear
 from .symmetry import Symmetry
 
 
@@ -38,6 +38,8 @@ class Message(nn.Module):
         super().__init__()
         self.neighbour = nn.Linear(width, width, bias=False)
         self.edge = nn.Linear(width, width, bias=False)
+        start_linear(self.neighbour)
+        start_linear(self.edge)
         self.hidden = ScaleEquivariant(groups, width, width, contexts=contexts, sign=sign, dropout=dropout)
         self.fixed = MLP(width + sum(contexts), width, dropout=dropout)
 
@@ -183,6 +185,9 @@ class EdgeUpdate(nn.Module):
         self.invariant = ScaleInvariants(
             groups, [width], width, contexts=[width, width, *contexts], sign=sign, dropout=dropout
         )
+        for linear in (self.gamma, *self.outer):
+            start_linear(linear)
+        start_at_one(self.invariant)
 
     def forward(
         self,

@@ -178,6 +178,14 @@ class ScaleEquivariant(nn.Module):
             )
             for k in range(depth)
         )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start near the linear map: Gamma keeps sizes and the invariant nets begin around 1."""
+        for gamma in self.gamma:
+            start_linear(gamma)
+        for invariants in self.invariant:
+            start_at_one(invariants)
 
     def forward(
         self, group: Group, x: Tensor, contexts: Sequence[Tensor] = (), companions: Sequence[Tensor] = ()
@@ -210,6 +218,8 @@ class RescaleEquivariant(nn.Module):
             size *= n
         widths = [size] if outer else inputs
         self.gamma = nn.ModuleList(nn.Linear(n, outputs, bias=False) for n in widths)
+        for gamma in self.gamma:
+            start_linear(gamma)
 
     def forward(self, *xs: Tensor) -> Tensor:
         """Apply to vectors (..., n_i) whose leading dimensions broadcast."""
@@ -220,6 +230,20 @@ class RescaleEquivariant(nn.Module):
             tensor = (tensor[..., :, None] * x[..., None, :]).flatten(-2)
         y: Tensor = self.gamma[0](tensor)
         return y
+
+
+def start_linear(linear: nn.Module) -> None:
+    """Initialise a linear map so that it keeps the size of random vectors."""
+    assert isinstance(linear, nn.Linear)
+    nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
+
+
+def start_at_one(invariants: nn.Module) -> None:
+    """Initialise invariant nets that multiply a state so that they begin around 1."""
+    assert isinstance(invariants, ScaleInvariants)
+    for net in invariants.of.values():
+        assert isinstance(net, ScaleInvariant)
+        nn.init.ones_(net.last.bias)
 
 
 def sum_of(terms: Iterable[Tensor]) -> Tensor:
