@@ -87,16 +87,15 @@ def cnns(draw: st.DrawFn) -> Architecture:
     size = draw(st.integers(7, 9))
     layers, connections = [Layer(draw(st.integers(1, 3)), bias=False)], []
     for act in acts:
-        kernel, stride = draw(st.integers(1, 3)), draw(st.integers(1, 2)) if size > 4 else 1
         residual = len(layers) > 1 and draw(st.booleans())
-        if residual:
-            kernel, stride = 3, 1
-        padding = 1 if residual else draw(st.integers(0, kernel // 2))
         pools: tuple[Pool, ...] = ()
         if not residual and size > 5 and draw(st.booleans()):
             kind = draw(st.sampled_from(["max", "avg"]))
             pools = (Pool(kind, (2,) * dims, (2,) * dims, (0,) * dims),)  # type: ignore[arg-type]
             size = size // 2
+        kernel = 3 if residual else draw(st.integers(1, min(3, size)))
+        stride = 1 if residual else draw(st.integers(1, 2))
+        padding = 1 if residual else draw(st.integers(0, kernel // 2))
         size = (size + 2 * padding - kernel) // stride + 1
         conv = Conv((kernel,) * dims, (stride,) * dims, (padding,) * dims, (1,) * dims)
         s, t = len(layers) - 1, len(layers)

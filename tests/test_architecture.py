@@ -176,6 +176,7 @@ def test_equal_architectures_are_equal_keys() -> None:
         ((INPUT, Layer(4), OUTPUT), (Connection(1, 1), Connection(0, 2)), "must run forward"),
         ((INPUT, OUTPUT), (Connection(0, 1, Skip()),), "needs equal sizes, got 3 and 2"),
         ((INPUT, OUTPUT), (Connection(0, 1, Normalise()),), "needs equal sizes, got 3 and 2"),
+        ((INPUT, OUTPUT), (Connection(0, 1, Linear((0, 3))),), "at least one weight per edge"),
         ((INPUT, Layer(0), OUTPUT), (Connection(0, 1), Connection(1, 2)), "layer 1 needs at least one neuron, got 0"),
         ((INPUT, Layer(4), OUTPUT), (Connection(1, 2), Connection(0, 1)), "sorted by target"),
     ],

@@ -175,6 +175,10 @@ class Architecture:
                     f"architecture: elementwise connection {c.source} -> {c.target} needs equal sizes, got "
                     f"{self.layers[c.source].size} and {self.layers[c.target].size}"
                 )
+            if c.kernel_size < 1:
+                raise ScaleGMNError(
+                    f"architecture: connection {c.source} -> {c.target} needs at least one weight per edge, got {c.map}"
+                )
         for i, layer in enumerate(self.layers):
             if layer.size < 1:
                 raise ScaleGMNError(f"architecture: layer {i} needs at least one neuron, got {layer.size}")
@@ -200,18 +204,14 @@ class Architecture:
     @cached_property
     def incoming(self) -> tuple[tuple[int, ...], ...]:
         """For every layer, the indices of the connections that end in it."""
-        found: list[list[int]] = [[] for _ in self.layers]
-        for i, c in enumerate(self.connections):
-            found[c.target].append(i)
-        return tuple(tuple(f) for f in found)
+        ends = [c.target for c in self.connections]
+        return tuple(tuple(i for i, end in enumerate(ends) if end == n) for n in range(len(self.layers)))
 
     @cached_property
     def outgoing(self) -> tuple[tuple[int, ...], ...]:
         """For every layer, the indices of the connections that start in it."""
-        found: list[list[int]] = [[] for _ in self.layers]
-        for i, c in enumerate(self.connections):
-            found[c.source].append(i)
-        return tuple(tuple(f) for f in found)
+        ends = [c.source for c in self.connections]
+        return tuple(tuple(i for i, end in enumerate(ends) if end == n) for n in range(len(self.layers)))
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
