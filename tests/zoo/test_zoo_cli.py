@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
+from torch import nn
 
 from scalegmn.activations import activation
 from scalegmn.architecture import Architecture
@@ -136,6 +137,35 @@ def test_building_again_says_that_nothing_is_left(digits: Path, capsys: pytest.C
     assert "nothing left to do" in out
 
 
+def test_a_cnn_zoo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 2
+    pixels = (rng.integers(0, 100, (200, 16, 16)) + 150 * labels[:, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "bright.npz", x=pixels, y=labels)
+    words = ["zoo", "build", "cnn", "--images", f"npz:{tmp_path}/bright.npz", "--out", str(tmp_path / "zoo")]
+    assert run(app, [*words, "--count", "6", "--steps", "5,40", "--activation", "tanh"]) == 0
+    assert "6 networks, test accuracy" in capsys.readouterr().out
+    assert run(app, ["zoo", "verify", str(tmp_path / "zoo")]) == 0
+    assert run(app, ["zoo", "info", str(tmp_path / "zoo"), "--plot", str(tmp_path / "plot.png")]) == 0
+    assert "test_accuracy" in capsys.readouterr().out
+
+
+def test_own_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["file,label,width"]
+    for i in range(10):
+        width = 3 + i % 2
+        module = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 1))
+        torch.save(module.state_dict(), tmp_path / f"{i}.pt")
+        lines.append(f"{i}.pt,{i},{width}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    words = ["zoo", "import", "checkpoints", str(tmp_path), str(tmp_path / "zoo"), "--activation", "tanh"]
+    assert run(app, [*words, "--labels", str(tmp_path / "labels.csv")]) == 0
+    assert "10 networks (train" in capsys.readouterr().out
+    zoo = Zoo.open(tmp_path / "zoo")
+    assert sorted(a.layers[1].size for a in zoo.architectures) == [3, 4]
+    assert sorted(zoo.column("label").tolist()) == list(range(10))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -144,9 +174,14 @@ def test_building_again_says_that_nothing_is_left(digits: Path, capsys: pytest.C
         (["show", "{varied}", "--plot", "{tmp}/x.png"], "holds cnn networks, which paint no images"),
         (["info", "{digits}", "--plot", "{tmp}/none/x.png"], "cannot write"),
         (["show", "{digits}", "--plot", "{tmp}/x.nothing"], "cannot write"),
-        (["build", "inr", "--images", "digits", "--out", "{tmp}/z", "--hidden", "a,b"], "hidden: expected numbers"),
+        (["build", "inr", "--images", "digits", "--out", "{tmp}/z", "--hidden", "a,b"], "hidden: expected whole"),
         (["build", "inr", "--images", "digits", "--out", "{digits}", "--count", "9"], "count=200, hid"),
         (["build", "inr", "--images", "mnist", "--out", "{tmp}/z"], "scalegmn zoo images mnist --root DIR"),
+        (["build", "cnn", "--images", "digits", "--out", "{tmp}/z", "--count", "4"], "8x8 is too small"),
+        (["build", "cnn", "--images", "digits", "--out", "{tmp}/z", "--count", "4", "--steps", "1,2,3"], "steps:"),
+        (["import", "mnist-inr", "{tmp}/none", "{tmp}/z"], "none"),
+        (["import", "cnn-zoo", "{tmp}/none", "{tmp}/z"], "none"),
+        (["import", "checkpoints", "{tmp}/none", "{tmp}/z", "--labels", "{tmp}/l.csv"], "no folder"),
         (["images", "nothing", "--root", "{tmp}"], "expected one of digits, mnist"),
     ],
 )

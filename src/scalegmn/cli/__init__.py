@@ -14,6 +14,8 @@ from scalegmn.cli import models as models
 from scalegmn.cli import predict as predict
 from scalegmn.cli import train as train
 from scalegmn.cli import zoo as zoo
+from scalegmn.cli import zoo_build as zoo_build
+from scalegmn.cli import zoo_import as zoo_import
 from scalegmn.cli.application import app, main
 
 __all__ = ["app", "main"]

@@ -1,0 +1,144 @@
+"""`scalegmn zoo build`: train the networks of a zoo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalegmn.cli.application import examples
+from scalegmn.cli.console import stdout
+from scalegmn.cli.zoo import zoo_app
+from scalegmn.errors import ScaleGMNError
+
+build_app = typer.Typer(help="Train the networks of a zoo.", no_args_is_help=True)
+zoo_app.add_typer(build_app, name="build")
+
+Out = Annotated[Path, typer.Option(help="The directory to write.", show_default=False)]
+ImagesName = Annotated[
+    str,
+    typer.Option("--images", help="digits, mnist, fashion-mnist, cifar10, svhn or npz:FILE.", show_default=False),
+]
+Root = Annotated[Path | None, typer.Option(help="The folder of the image files.", show_default=False)]
+Grey = Annotated[bool, typer.Option("--grey", help="Take the mean of the colours.")]
+Seed = Annotated[int, typer.Option(help="Decides everything random.")]
+
+
+@build_app.command(
+    "inr",
+    epilog=examples(
+        "scalegmn zoo build inr --images digits --out zoos/digits",
+        "scalegmn zoo build inr --images mnist --root data --out zoos/mnist",
+        "scalegmn zoo build inr --images cifar10 --root data --convention nfn --views 20 --out zoos/cifar --ray auto",
+    ),
+)
+def build_inr(
+    images: ImagesName,
+    out: Out,
+    root: Root = None,
+    count: Annotated[int | None, typer.Option(help="Number of images (default: all).", show_default=False)] = None,
+    hidden: Annotated[str, typer.Option(help="Neurons of the hidden layers.")] = "32,32",
+    activation: Annotated[str, typer.Option(help="sine, relu or tanh.")] = "sine",
+    w0: Annotated[
+        float | None, typer.Option(help="Frequency of sine layers (default: 30).", show_default=False)
+    ] = None,
+    convention: Annotated[str, typer.Option(help="dws or nfn: initialisation, grid and value range.")] = "dws",
+    views: Annotated[int, typer.Option(help="Independent fits of every image.")] = 1,
+    seed: Seed = 0,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of Adam (default: 1000, fewer for small images).", show_default=False)
+    ] = None,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
+    psnr: Annotated[
+        float | None, typer.Option(help="Stop a network that reaches so many decibels.", show_default=False)
+    ] = None,
+    grey: Grey = False,
+    ray: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster, or local to start one.", show_default=False)
+    ] = None,
+) -> None:
+    """Fit an implicit representation to every image.
+
+    Interrupted and started again with the same arguments, it continues after the last complete shard and ends in the
+    same bytes.
+    """
+    from scalegmn.cli.progress import BuildProgress
+    from scalegmn.zoo.build import Fit, build_inr_zoo
+    from scalegmn.zoo.images import load_images
+
+    fit = Fit(_sizes(hidden, "hidden"), activation, w0, convention, steps, lr, psnr)
+    source = load_images(images, root, grey=grey)
+    with BuildProgress("PSNR", " dB") as progress:
+        zoo = build_inr_zoo(
+            source, out, fit=fit, count=count, views=views, seed=seed, ray=ray, report=progress
+        )
+    mean = float(zoo.column("psnr").mean())
+    stdout().print(f"{out}: {len(zoo):,} networks, mean PSNR {mean:.1f} dB{_speed(progress.line())}", markup=False)
+
+
+@build_app.command(
+    "cnn",
+    epilog=examples(
+        "scalegmn zoo build cnn --images mnist --root data --count 200 --out zoos/cnn",
+        "scalegmn zoo build cnn --images cifar10 --root data --grey --activation both --count 2000 --out zoos/cnn",
+    ),
+)
+def build_cnn(
+    images: ImagesName,
+    out: Out,
+    count: Annotated[int, typer.Option(help="Number of networks.", show_default=False)],
+    root: Root = None,
+    activation: Annotated[str, typer.Option(help="relu, tanh or both.")] = "relu",
+    vary: Annotated[bool, typer.Option("--vary", help="Vary depth, widths and kernel size as well.")] = False,
+    batch: Annotated[int, typer.Option(help="Images of a step.")] = 32,
+    steps: Annotated[str, typer.Option(help="Fewest and most steps of a network.")] = "100,3000",
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes through the training images, instead of steps.", show_default=False)
+    ] = None,
+    test_images: Annotated[
+        int | None, typer.Option(help="Images that decide the accuracy (default: all).", show_default=False)
+    ] = None,
+    seed: Seed = 0,
+    grey: Grey = False,
+) -> None:
+    """Train small image classifiers, each with its own random hyperparameters.
+
+    Interrupted and started again with the same arguments, it continues after the last complete shard and ends in the
+    same bytes.
+    """
+    from scalegmn.cli.progress import BuildProgress
+    from scalegmn.zoo.cnn import Budget, build_cnn_zoo
+    from scalegmn.zoo.images import load_images
+
+    bounds = _sizes(steps, "steps")
+    if len(bounds) not in (1, 2):
+        raise ScaleGMNError(f"steps: expected fewest and most (100,3000) or one number, got {steps!r}")
+    budget = Budget(batch, (bounds[0], bounds[-1]), epochs)
+    source = load_images(images, root, grey=grey)
+    with BuildProgress("accuracy") as progress:
+        zoo = build_cnn_zoo(
+            source,
+            out,
+            count=count,
+            activation=activation,
+            vary=vary,
+            budget=budget,
+            test_images=test_images,
+            seed=seed,
+            report=progress,
+        )
+    accuracy = zoo.column("test_accuracy")
+    spread = f"test accuracy {float(accuracy.min()):.3f} to {float(accuracy.max()):.3f}"
+    stdout().print(f"{out}: {len(zoo):,} networks, {spread}{_speed(progress.line())}", markup=False)
+
+
+def _sizes(text: str, option: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ScaleGMNError(f"{option}: expected whole numbers with commas between them, got {text!r}") from error
+
+
+def _speed(line: str) -> str:
+    return f" ({line.split(',')[0]})" if line else " (nothing left to do)"
