@@ -1,0 +1,1 @@
+"""Public and personal collections of networks, converted to zoos."""
