@@ -12,6 +12,7 @@ from scalegmn.cli import evaluate as evaluate
 from scalegmn.cli import inspect as inspect
 from scalegmn.cli import models as models
 from scalegmn.cli import predict as predict
+from scalegmn.cli import sweep as sweep
 from scalegmn.cli import train as train
 from scalegmn.cli import zoo as zoo
 from scalegmn.cli import zoo_build as zoo_build

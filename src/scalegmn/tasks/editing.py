@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from scipy.ndimage import grey_dilation
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -34,6 +33,8 @@ def dilate(images: Images) -> Images:
     >>> int((dilate(image) == 7).sum())
     4
     """
+    from scipy.ndimage import grey_dilation
+
     found: Images = grey_dilation(images, size=(1, 3, 3, 1), mode="constant", cval=0)
     return found
 

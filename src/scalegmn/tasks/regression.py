@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from scipy.stats import kendalltau
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -72,6 +71,9 @@ class Regression(Task):
         return F.mse_loss(outputs / scale, targets / scale)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        # scipy.stats takes longer to load than everything else here together.
+        from scipy.stats import kendalltau
+
         error = F.mse_loss(outputs.double(), targets.double()).item()
         spread = targets.double().var(correction=0).item()
         return {

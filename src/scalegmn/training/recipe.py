@@ -160,14 +160,17 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         path: A TOML file.
         overrides: Changes as `dotted.key=value`, as `--set` gives them.
     """
-    path = Path(path)
+    return make_recipe(override(read_values(path), overrides), str(path))
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """Read a recipe file without checking its content."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ScaleGMNError(f"{path}: cannot read the recipe: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ScaleGMNError(f"{path}: not valid TOML: {error}") from None
-    return make_recipe(override(values, overrides), str(path))
 
 
 def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
@@ -194,13 +197,18 @@ def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any
             if not isinstance(inner, dict):
                 raise ScaleGMNError(f"--set: {key.strip()!r} is not a key: {part!r} is a value; {nearest(part, table)}")
             table = inner
-        name, value = parts[-1], _parse(text.strip())
+        name, value = parts[-1], parse_value(text.strip())
         # `model=NAME` replaces the table: the options of one model mean nothing to another.
         table[name] = {"name": value} if isinstance(table.get(name), dict) and isinstance(value, str) else value
     return result
 
 
-def _parse(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """A TOML value, or else the text itself.
+
+    >>> parse_value("1e-3"), parse_value("output")
+    (0.001, 'output')
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

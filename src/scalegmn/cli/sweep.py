@@ -1,0 +1,84 @@
+"""`scalegmn sweep`: a recipe over a grid of settings and several seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scalegmn.cli.application import app, examples
+from scalegmn.cli.console import note, print_json, stdout
+
+if TYPE_CHECKING:
+    from scalegmn.training.sweep import Outcome, Point
+
+
+@app.command(
+    epilog=examples(
+        "scalegmn sweep recipes/digits/scalegmn.toml --grid training.lr=1e-3,1e-4 --grid model.width=32,64 --seeds 3",
+        "scalegmn sweep recipes/paper/mnist.toml --grid recipes/grids/inr.toml --sample 20 --ray local",
+    )
+)
+def sweep(
+    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML).", show_default=False)],
+    grid: Annotated[
+        list[str] | None, typer.Option("--grid", help="key=a,b,c, or a TOML file of lists. May be repeated.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per combination.")] = 1,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change an entry of the recipe for all runs.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go (default: runs/sweep-RECIPE).")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Only so many random combinations.")] = None,
+    ray: Annotated[str | None, typer.Option(help="Run on Ray: local, or the address of a cluster.")] = None,
+    cpus: Annotated[float, typer.Option(help="Processors per run, on Ray.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Train a recipe with every combination of some settings, and tabulate the results.
+
+    The same command again continues what was interrupted and skips what is done.
+    """
+    from scalegmn.training import sweep as sweeping
+    from scalegmn.training.recipe import override, read_values
+
+    values = override(read_values(recipe), changes or ())
+    table = sweeping.parse_grid(grid or ())
+    directory = out or Path("runs") / f"sweep-{recipe.stem}"
+    todo = sweeping.points(values, table, seeds, directory, sample=sample)
+    outcomes: dict[Point, Outcome] = {}
+
+    def done(point: Point, outcome: Outcome) -> None:
+        outcomes[point] = outcome
+        result = outcome.get("error") or f"val {outcome['metric']} {outcome['val'][outcome['metric']]:.4g}"
+        note(f"{len(outcomes)}/{len(todo)}  {' '.join(point.changes)}  seed {point.seed}  {result}")
+
+    if ray is None:
+        sweeping.run_here(todo, done)
+    else:
+        sweeping.run_on_ray(todo, done, ray, cpus=cpus)
+    rows = sweeping.summarise(outcomes)
+    sweeping.write_summary(directory, table, rows)
+    if as_json:
+        print_json({"out": str(directory), "rows": rows})
+    else:
+        _show(rows, list(table))
+
+
+def _show(rows: list[dict[str, Any]], keys: list[str]) -> None:
+    from rich.table import Table
+
+    metric = next((row["metric"] for row in rows if row["metric"]), "metric")
+    table = Table(*keys, "runs", box=None)
+    for heading in (f"val {metric}", f"test {metric}", "seconds"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        settings = [change.partition("=")[2] for change in row["changes"]]
+        runs = f"{row['runs']}" + (f" ({row['failed']} failed)" if row["failed"] else "")
+        seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
+        table.add_row(*settings, runs, _spread(row["val"]), _spread(row["test"]), seconds)
+    stdout().print(table)
+
+
+def _spread(value: dict[str, float | None]) -> str:
+    return "-" if value["mean"] is None else f"{value['mean']:.4f} ± {value['std']:.4f}"

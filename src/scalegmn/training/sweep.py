@@ -1,0 +1,210 @@
+"""Many runs of one recipe: a grid of settings, several seeds each, here or on a Ray cluster."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import random
+import re
+import statistics
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ScaleGMNError
+from ..tasks import task_class
+from .loop import train
+from .progress import Progress
+from .recipe import Recipe, make_recipe, override, parse_value
+from .run import Run, strict
+from .state import write_json
+
+Grid = dict[str, list[Any]]
+Outcome = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of settings with one seed.
+
+    Arguments:
+        changes: What differs from the recipe, as `dotted.key=value`.
+        seed: Of the run.
+        recipe: The whole recipe.
+        path: Where it is run.
+    """
+
+    changes: tuple[str, ...]
+    seed: int
+    recipe: Recipe
+    path: Path
+
+
+def parse_grid(words: Sequence[str]) -> Grid:
+    """The grid of `--grid` options: `key=a,b,c`, or the name of a TOML file of lists.
+
+    >>> parse_grid(["training.lr=1e-3,1e-4", "model.readout=all,output"])
+    {'training.lr': [0.001, 0.0001], 'model.readout': ['all', 'output']}
+    """
+    grid: Grid = {}
+    for word in words:
+        key, equals, values = word.partition("=")
+        if not equals:
+            grid |= _read_grid(Path(word))
+        elif not key or not all(values.split(",")):
+            raise ScaleGMNError(f"--grid: expected key=a,b,c or a TOML file, got {word!r}")
+        else:
+            grid[key.strip()] = [parse_value(v.strip()) for v in values.split(",")]
+    return grid
+
+
+def _read_grid(path: Path) -> Grid:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScaleGMNError(f"--grid: expected key=a,b,c or a TOML file, got {path} ({error.strerror})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ScaleGMNError(f"{path}: not valid TOML: {error}") from None
+    grid = dict(_leaves(table))
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ScaleGMNError(f"{path}: {key}: expected a list of values, got {values!r}")
+    return grid
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def points(values: Mapping[str, Any], grid: Grid, seeds: int, out: Path, *, sample: int | None = None) -> list[Point]:
+    """Every combination of a grid with every seed, each checked before the first is run.
+
+    Arguments:
+        values: The recipe as nested dictionaries.
+        grid: Lists of values by dotted key.
+        seeds: Seeds per combination: the recipe's own and the next ones.
+        out: The sweep's directory.
+        sample: Only so many combinations, drawn at random (always the same ones).
+    """
+    combinations = list(itertools.product(*grid.values()))
+    if sample is not None and sample < len(combinations):
+        combinations = random.Random(0).sample(combinations, sample)
+    found = []
+    for combination in combinations:
+        pairs = list(zip(grid, combination, strict=True))
+        changes = tuple(f"{key}={json.dumps(value)}" for key, value in pairs)
+        changed = override(values, changes)
+        for seed in range(seeds):
+            recipe = make_recipe(changed)
+            recipe = make_recipe({**changed, "seed": recipe.seed + seed})
+            found.append(Point(changes, recipe.seed, recipe, out / _folder(changes) / f"seed-{recipe.seed}"))
+    return found
+
+
+def _folder(changes: Sequence[str]) -> str:
+    """A name for the runs of one combination.
+
+    >>> _folder(["training.lr=0.001", 'model.readout="all"'])
+    'training.lr=0.001_model.readout=all'
+    """
+    return re.sub(r"[^\w=.+-]+", "_", "_".join(changes).replace('"', "")) or "recipe"
+
+
+def run_point(recipe: Mapping[str, Any], path: str) -> Outcome:
+    """Train one point, or continue it; a run that diverges is an outcome too."""
+    try:
+        return train(make_recipe(recipe), path, resume=True, progress=Progress(Path(path).parent.name, quiet=True))
+    except ScaleGMNError as error:
+        if not Run(Path(path)).exists:
+            raise
+        return {"error": str(error)}
+
+
+def run_here(todo: Sequence[Point], done: Callable[[Point, Outcome], None]) -> None:
+    """One after the other in this process."""
+    for point in todo:
+        done(point, run_point(point.recipe.to_dict(), str(point.path)))
+
+
+def run_on_ray(todo: Sequence[Point], done: Callable[[Point, Outcome], None], address: str, *, cpus: float = 1) -> None:
+    """At once on a Ray cluster whose machines share the file system.
+
+    Arguments:
+        todo: The points.
+        done: Called in this process as each ends.
+        address: `local` starts a cluster on this machine.
+        cpus: Of each run.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ScaleGMNError("ray: not installed; pip install 'scalegmn[distributed]'") from None
+    try:
+        ray.init(address=None if address == "local" else address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ScaleGMNError(f"ray: cannot reach {address!r} ({reason}); expected local or an address") from None
+    try:
+        # A worker that dies is replaced, and its run continues from its checkpoint.
+        remote = ray.remote(num_cpus=cpus, max_retries=3)(run_point)
+        waiting = {remote.remote(p.recipe.to_dict(), str(p.path.resolve())): p for p in todo}
+        while waiting:
+            (ready,), _ = ray.wait(list(waiting))
+            done(waiting.pop(ready), ray.get(ready))
+    finally:
+        ray.shutdown()
+
+
+def summarise(outcomes: Mapping[Point, Outcome]) -> list[dict[str, Any]]:
+    """One row per combination: mean and standard deviation over seeds, best validation first.
+
+    Arguments:
+        outcomes: The results of each point.
+    """
+    groups: dict[tuple[str, ...], list[Outcome]] = {}
+    for point, outcome in outcomes.items():
+        groups.setdefault(point.changes, []).append(outcome)
+    rows = [_row(changes, found) for changes, found in groups.items()]
+    maximise = any(row["maximise"] for row in rows)
+
+    def rank(row: Mapping[str, Any]) -> float:
+        mean: float | None = row["val"]["mean"]
+        if mean is None or math.isnan(mean):
+            return math.inf
+        return -mean if maximise else mean
+
+    return sorted(rows, key=rank)
+
+
+def _row(changes: Sequence[str], found: Sequence[Outcome]) -> dict[str, Any]:
+    good = [o for o in found if "error" not in o]
+    metric = good[0]["metric"] if good else None
+    return {
+        "changes": list(changes),
+        "runs": len(good),
+        "failed": len(found) - len(good),
+        "metric": metric,
+        "maximise": bool(good) and task_class(good[0]["task"]).maximise,
+        **{split: _spread([o[split][metric] for o in good if split in o]) for split in ("val", "test")},
+        "seconds": round(statistics.fmean(o["seconds"] for o in good), 1) if good else None,
+    }
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
+    numbers = [math.nan if v is None else v for v in values]
+    if not numbers:
+        return {"mean": None, "std": None}
+    return {"mean": statistics.fmean(numbers), "std": statistics.stdev(numbers) if len(numbers) > 1 else 0.0}
+
+
+def write_summary(out: Path, grid: Grid, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Keep the table beside the runs."""
+    write_json(out / "sweep.json", strict({"grid": grid, "rows": list(rows)}))
