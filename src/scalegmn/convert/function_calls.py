@@ -11,10 +11,11 @@ import torch
 from torch.nn import functional as F
 
 from ..activations import Activation, activation, is_activation_function
-from ..architecture import Conv, Pool
+from ..architecture import Conv
 from .call import Call, Parameter, Size, describe
 from .graph import UnsupportedError, Value
 from .layout import Source
+from .shape_calls import adaptive, each, flatten, getitem, mean, reshape, size_of, squeeze, window
 
 Handler = Callable[[Call], object]
 
@@ -61,6 +62,7 @@ def _activation_function(call: Call, act: Activation) -> Value:
 
 
 def check_softmax(call: Call, dim: object) -> None:
+    """Complain unless a softmax runs over the neurons."""
     maps = bool(call.builder.dims(call.value()))
     if dim != 1 and (maps or dim not in (-1, None)):
         raise UnsupportedError(f"{call.operation} over dimension {dim}", "it is over the neurons")
@@ -131,27 +133,20 @@ def _transpose(call: Call) -> Parameter:
 
 
 def convolution(kernel: tuple[int, ...], stride: object, padding: object, dilation: object) -> Conv:
+    """A convolution from the options of torch; padding `same` becomes numbers."""
     d = len(kernel)
-    strides, dilations = _each(stride, d), _each(dilation, d)
+    strides, dilations = each(stride, d), each(dilation, d)
     if padding == "same":
         if set(strides) != {1} or any(k % 2 == 0 for k in kernel):
             raise UnsupportedError("padding 'same' with a stride or an even kernel")
         pads = tuple(t * (k - 1) // 2 for k, t in zip(kernel, dilations, strict=True))
     else:
-        pads = _each(0 if padding == "valid" else padding, d)
+        pads = each(0 if padding == "valid" else padding, d)
     return Conv(tuple(kernel), strides, pads, dilations)
 
 
-def _each(number: object, dims: int) -> tuple[int, ...]:
-    """One integer per spatial dimension."""
-    values = number if isinstance(number, tuple | list) else (number,)
-    if not all(isinstance(v, int) for v in values):
-        raise UnsupportedError(f"a window given by {number!r}")
-    whole = tuple(int(v) for v in values)
-    return whole * dims if len(whole) == 1 else whole
-
-
 def normalise(call: Call, shape: tuple[int, ...], weight: Source | None, bias: Source | None, eps: float) -> Value:
+    """LayerNorm over the neurons, with gains."""
     if len(shape) != 1 or weight is None:
         raise UnsupportedError(f"LayerNorm over {shape} {'without gains' if weight is None else ''}".rstrip())
     return call.builder.normalise(call.value(), shape[0], eps, weight, bias)
@@ -172,7 +167,7 @@ def _conv_function(call: Call) -> Value:
 def _layer_norm(call: Call) -> Value:
     shape = call.get(1, "normalized_shape")
     weight, bias = call.learned(call.parameter(2, "weight")), call.learned(call.parameter(3, "bias"))
-    return normalise(call, _each(shape, 1), weight, bias, call.number(4, "eps", 1e-5))
+    return normalise(call, each(shape, 1), weight, bias, call.number(4, "eps", 1e-5))
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------
@@ -227,6 +222,8 @@ def _multiply(call: Call) -> Value:
 
 
 def _divide(call: Call) -> Value:
+    if call.kwargs.get("rounding_mode") is not None:
+        raise UnsupportedError("a division that rounds")
     return _scaled(call.value(), 1 / call.number(1, "other"))
 
 
@@ -240,50 +237,7 @@ def _scaled(value: Value, factor: float) -> Value:
     return replace(value, factor=value.factor * factor, offset=value.offset * factor)
 
 
-# -- shapes and pooling ------------------------------------------------------------------------------------------
-
-
-def flatten(call: Call) -> Value:
-    if call.get(1, "start_dim", 0) != 1 or call.get(2, "end_dim", -1) != -1:
-        raise UnsupportedError("a flatten of other dimensions than all but the first")
-    return call.builder.flatten(call.value())
-
-
-def _reshape(call: Call) -> Value:
-    shape = call.args[1:] or (call.kwargs.get("shape"),)
-    if len(shape) == 1 and isinstance(shape[0], tuple):
-        shape = shape[0]
-    batch = len(shape) == 2 and (shape[0] == Size(0) or shape[0] == -1)
-    if not batch or not isinstance(shape[1], int) or shape == (-1, -1):
-        raise UnsupportedError(f"{call.operation} to anything but (batch, -1)")
-    return call.builder.flatten(call.value())
-
-
-def _squeeze(call: Call) -> Value:
-    """Remove what pooling left of the maps, or the only neuron of an output."""
-    value = call.value()
-    if call.builder.dims(value) == 0:
-        if value.node.size != 1:
-            raise UnsupportedError(f"{call.operation} of {value.node.size} neurons")
-        return value
-    return _pooled_away(call, value)
-
-
-def _pooled_away(call: Call, value: Value) -> Value:
-    if not value.pools or set(value.pools[-1].size) != {1}:
-        raise UnsupportedError(f"{call.operation} of maps")
-    return call.builder.flatten(value)
-
-
-def _getitem(call: Call) -> object:
-    found, index = call.args
-    if isinstance(found, Size):
-        return Size(index) if isinstance(index, int) else Size()
-    if isinstance(found, Value) and isinstance(index, tuple):
-        everything = slice(None)
-        if len(index) > 2 and all(i == everything for i in index[:2]) and all(i in (0, -1) for i in index[2:]):
-            return _pooled_away(call, found)
-    raise UnsupportedError(f"indexing {describe(found)}")
+# -- attributes and tables ----------------------------------------------------------------------------------------
 
 
 def _getattr(call: Call) -> object:
@@ -293,62 +247,6 @@ def _getattr(call: Call) -> object:
     if name in ("T", "mT"):
         return _transpose(replace(call, args=(found,)))
     raise UnsupportedError(f"the attribute {name}")
-
-
-def _size(call: Call) -> Size:
-    index = call.get(1, "dim")
-    return Size(index if isinstance(index, int) else None)
-
-
-def _mean(call: Call) -> Value:
-    value = call.value()
-    axes = call.get(1, "dim")
-    dims = call.builder.dims(value)
-    if dims is None:
-        dims = len(axes) if isinstance(axes, tuple) else 1
-    axes = axes if isinstance(axes, tuple) else (axes,)
-    if {a % (dims + 2) if isinstance(a, int) else a for a in axes} != set(range(2, dims + 2)) or not dims:
-        raise UnsupportedError(f"{call.operation} over dimensions {axes}", "over all spatial ones is")
-    maximum = call.operation == "amax"
-    if maximum and call.get(2, "keepdim", False):
-        raise UnsupportedError("amax with keepdim")
-    if maximum:
-        return _global_max(call, value, dims)
-    pooled = call.builder.pool(value, Pool("adaptive_avg", (1,) * dims), dims)
-    return pooled if call.get(2, "keepdim", False) else call.builder.flatten(pooled)
-
-
-def _global_max(call: Call, value: Value, dims: int) -> Value:
-    # The size tells the input's dimensions where no convolution does.
-    at_input = value.node is call.builder.input
-    return call.builder.pool(value, Pool("global_max", (1,) * dims if at_input else ()), 0)
-
-
-def adaptive(call: Call, kind: str, dims: int) -> Value:
-    wanted = call.get(1, "output_size")
-    if isinstance(wanted, tuple) and None in wanted:
-        raise UnsupportedError("adaptive pooling that keeps a dimension")
-    size = _each(wanted, dims)
-    if kind == "avg":
-        return call.builder.pool(call.value(), Pool("adaptive_avg", size), dims)
-    if set(size) != {1}:
-        raise UnsupportedError("adaptive max pooling to more than one position")
-    return _global_max(call, call.value(), dims)
-
-
-def window(call: Call, kind: str, dims: int) -> Value:
-    size = _each(call.get(1, "kernel_size"), dims)
-    stride = call.get(2, "stride")
-    padding = _each(call.get(3, "padding", 0), dims)
-    refused = {"ceil_mode": False, "return_indices": False, "count_include_pad": True, "divisor_override": None}
-    for name, value in refused.items():
-        if call.kwargs.get(name, value) != value:
-            raise UnsupportedError(f"pooling with {name} = {call.kwargs[name]}")
-    if len(call.args) > 4 or (kind == "max" and set(_each(call.kwargs.get("dilation", 1), dims)) != {1}):
-        raise UnsupportedError("pooling with other options than window, stride and padding")
-    steps = size if stride is None or stride == () else _each(stride, dims)
-    pool = Pool("max" if kind == "max" else "avg", size, steps, padding)
-    return call.builder.pool(call.value(), pool, dims)
 
 
 def _same(call: Call) -> Value:
@@ -366,7 +264,7 @@ _FUNCTIONS: dict[object, Handler] = {
     **dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d), _same),
     **dict.fromkeys((F.conv1d, F.conv2d), _conv_function),
     **dict.fromkeys((torch.clamp, torch.clip), _clamp),
-    **dict.fromkeys((torch.mean, torch.amax), _mean),
+    **dict.fromkeys((torch.mean, torch.amax), mean),
     **dict.fromkeys((torch.t, torch.transpose), _transpose),
     **dict.fromkeys((F.prelu, torch.prelu), _prelu),
     **dict.fromkeys((F.max_pool1d, torch.max_pool1d), lambda call: window(call, "max", 1)),
@@ -381,17 +279,17 @@ _FUNCTIONS: dict[object, Handler] = {
     F.linear: _linear,
     F.layer_norm: _layer_norm,
     torch.flatten: flatten,
-    torch.reshape: _reshape,
-    torch.squeeze: _squeeze,
-    operator.getitem: _getitem,
+    torch.reshape: reshape,
+    torch.squeeze: squeeze,
+    operator.getitem: getitem,
     getattr: _getattr,
 }
 
 _METHODS: dict[str, Handler] = {
-    **dict.fromkeys(("view", "reshape"), _reshape),
+    **dict.fromkeys(("view", "reshape"), reshape),
     **dict.fromkeys(("contiguous", "clone", "float", "double", "to", "detach"), _same),
     **dict.fromkeys(("__add__", "__radd__"), _add),
     **dict.fromkeys(("__mul__", "__rmul__"), _multiply),
-    "size": _size,
-    "squeeze": _squeeze,
+    "size": size_of,
+    "squeeze": squeeze,
 }

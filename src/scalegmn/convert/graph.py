@@ -112,7 +112,10 @@ class Builder:
                 raise UnsupportedError(f"a linear layer of {inputs} inputs after a flatten of {channels} channels")
             positions = _positions(inputs // channels, dims or 1, value.pools)
         elif value.flat and value.pools:
-            raise UnsupportedError("a flatten of pooled inputs whose channels no convolution tells")
+            if math.prod(value.pools[-1].size) != 1:
+                raise UnsupportedError("a flatten of pooled inputs whose channels no convolution tells")
+            self.meet(value, inputs, len(value.pools[-1].size))
+            positions = ()
         else:
             self.meet(value, inputs, 0)
             positions = ()
@@ -193,6 +196,8 @@ class Builder:
         """Pool maps; `dims` are those afterwards, as before where omitted."""
         if value.flat or self.dims(value) == 0:
             raise UnsupportedError("pooling of a value without spatial dimensions")
+        if value.dims is None and self.input_dims is None:
+            self.input_dims = len(pool.size)
         value = self.settled(value)
         return replace(value, pools=(*value.pools, pool), dims=value.dims if dims is None else dims)
 

@@ -9,9 +9,10 @@ from torch import nn
 
 from ..activations import activation, is_activation_module
 from .call import Call
-from .function_calls import adaptive, check_softmax, convolution, flatten, normalise, window
+from .function_calls import check_softmax, convolution, normalise
 from .graph import UnsupportedError, Value
 from .layout import Fold, Source
+from .shape_calls import adaptive, flatten, window
 
 ModuleHandler = Callable[[Call, nn.Module, str], Value]
 
