@@ -249,6 +249,14 @@ def test_any_mlp_is_exported_and_read_again(sizes: list[int], name: str, bias: b
     assert_same_states(networks.to_state_dicts(), [dict(m.state_dict()) for m in modules])
 
 
+def test_export_draws_no_random_numbers() -> None:
+    a = Architecture.mlp([2, 8, 1])
+    networks = Networks(a, torch.ones(1, a.parameters))
+    before = torch.random.get_rng_state()
+    networks.to_modules()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("name", ["resnet", "scaled residual", "layer norm", "conv1d"])
 def test_any_graph_is_exported(name: str) -> None:
     example = EXAMPLES[name]

@@ -12,7 +12,7 @@ from ..activations import Activation
 from ..architecture import Architecture
 from ..errors import ScaleGMNError
 from .chain import infer, match
-from .feedforward import default_layout
+from .feedforward import Feedforward, default_layout
 from .fx import trace
 from .layout import Layout
 
@@ -106,10 +106,11 @@ def _difference(layout: Layout, own: Signature, first: Signature) -> str | None:
 
 def unpack_modules(layout: Layout, parameters: Tensor, passengers: Mapping[str, Tensor]) -> list[nn.Module]:
     """Copies of the template with the given parameters; a `Feedforward` where there is no template."""
-    if layout.template is None:
-        layout, passengers = default_layout(layout.architecture), {}
     template = layout.template
-    assert template is not None
+    if template is None:
+        layout, passengers = default_layout(layout.architecture), {}
+        with torch.random.fork_rng(devices=[]):  # its random weights are replaced at once
+            template = Feedforward(layout.architecture)
     known = template.state_dict().keys()
     modules = []
     for state in unstack(layout.unpack(parameters, passengers)):

@@ -60,7 +60,7 @@ class Feedforward(nn.Module):
 def default_layout(architecture: Architecture) -> Layout:
     """The names and shapes that `Feedforward` uses."""
     names = _names(architecture)
-    return Layout(architecture, tuple(Source(k) for k, _ in names), names, template=Feedforward(architecture))
+    return Layout(architecture, tuple(Source(k) for k, _ in names), names)
 
 
 @lru_cache(maxsize=256)
