@@ -92,7 +92,7 @@ def build_cnn(
     activation: Annotated[str, typer.Option(help="relu, tanh or both.")] = "relu",
     vary: Annotated[bool, typer.Option("--vary", help="Vary depth, widths and kernel size as well.")] = False,
     batch: Annotated[int, typer.Option(help="Images of a step.")] = 32,
-    steps: Annotated[str, typer.Option(help="Fewest and most steps of a network.")] = "100,3000",
+    steps: Annotated[str, typer.Option(help="Fewest and most steps of a network.")] = "50,2000",
     epochs: Annotated[
         float | None, typer.Option(help="Passes through the training images, instead of steps.", show_default=False)
     ] = None,
@@ -113,7 +113,7 @@ def build_cnn(
 
     bounds = _sizes(steps, "steps")
     if len(bounds) not in (1, 2):
-        raise ScaleGMNError(f"steps: expected fewest and most (100,3000) or one number, got {steps!r}")
+        raise ScaleGMNError(f"steps: expected fewest and most (50,2000) or one number, got {steps!r}")
     budget = Budget(batch, (bounds[0], bounds[-1]), epochs)
     source = load_images(images, root, grey=grey)
     with BuildProgress("accuracy") as progress:
