@@ -85,9 +85,9 @@ def test_accuracy_and_cross_entropy_by_hand() -> None:
 
 
 def test_numbers_are_no_classes(zoo: Zoo) -> None:
-    with pytest.raises(ScaleGMNError, match="column 'psnr' holds torch.float32; expected integers or names"):
+    with pytest.raises(ScaleGMNError, match=r"column 'psnr' holds torch\.float32; expected integers or names"):
         Classification.from_zoo(zoo, column="psnr")
-    with pytest.raises(ScaleGMNError, match="column: expected one of .*label.*; got 'lable'"):
+    with pytest.raises(ScaleGMNError, match=r"column: expected one of .*label.*; got 'lable'"):
         Classification.from_zoo(zoo, column="lable")
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..architecture import Architecture
 from ..convert import files
+from ..convert.chain import match
 from ..errors import ScaleGMNError
 from ..networks import Networks
 
@@ -76,24 +77,24 @@ def _state(
     if not candidates:
         known = sorted({act for a in architectures for act in _activations(a)})
         raise ScaleGMNError(f"activation: this model was built for {', '.join(known)}; got {activation!r}")
-    found, complaints = [], []
-    for architecture in candidates:
-        try:
-            found.append(Networks.from_state_dicts([state], like=architecture, names=[name]))
-        except ScaleGMNError as error:
-            complaints.append(error)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        fits = "; ".join(str(n.architecture) for n in found)
-        raise ScaleGMNError(f"{name}: fits several architectures of this model ({fits}); say which activation it has")
-    if len(architectures) == 1 and _describe(state, architectures[0]) == str(architectures[0]):
-        # The same shapes, so something else is wrong with it, such as a weight that is not a number.
-        raise complaints[0]
-    known_architectures = "; ".join(map(str, architectures))
-    raise ScaleGMNError(
-        f"{name}: this model was built for {known_architectures}; got {_describe(state, architectures[0])}"
-    )
+    fits = [a for a in candidates if _fits(state, a)]
+    if len(fits) == 1:
+        return Networks.from_state_dicts([state], like=fits[0], names=[name])
+    if fits:
+        several = "; ".join(map(str, fits))
+        raise ScaleGMNError(
+            f"{name}: fits several architectures of this model ({several}); say which activation it has"
+        )
+    built = "; ".join(map(str, architectures))
+    raise ScaleGMNError(f"{name}: this model was built for {built}; got {_describe(state, architectures[0])}")
+
+
+def _fits(state: Mapping[str, Tensor], architecture: Architecture) -> bool:
+    try:
+        match(state, architecture)
+    except ScaleGMNError:
+        return False
+    return True
 
 
 def _activations(architecture: Architecture) -> set[str]:
@@ -102,10 +103,9 @@ def _activations(architecture: Architecture) -> set[str]:
 
 def _describe(state: Mapping[str, Tensor], like: Architecture) -> str:
     """The architecture of a strange state dict as far as its shapes tell."""
-    tensors = {k: t for k, t in state.items() if isinstance(t, Tensor)}
     hidden = like.layers[1].activation if len(like.layers) > 2 else None
     try:
-        return str(Networks.from_state_dicts([tensors], activation=hidden).architecture)
+        return str(Networks.from_state_dicts([state], activation=hidden).architecture)
     except ScaleGMNError:
-        shapes = [f"{k} {tuple(t.shape)}" for k, t in tensors.items()]
+        shapes = [f"{k} {tuple(t.shape)}" for k, t in state.items()]
         return "tensors " + ", ".join(shapes[:6]) + (", ..." if len(shapes) > 6 else "")
