@@ -47,6 +47,9 @@ SMALL: dict[str, object] = {"width": 8, "layers": 2}
 PEERS = [
     Peer("mlp", SMALL, SMALL, any_graph=True),
     Peer("statnn", SMALL, any_graph=True),
+    Peer("dws", SMALL, SMALL, MLPS),
+    Peer("nfn-np", SMALL | {"head_width": 8}, SMALL),
+    Peer("nfn-hnp", SMALL | {"head_width": 8}, SMALL),
 ]
 CASES = [(peer, key) for peer in PEERS for key in peer.architectures]
 EDITORS = [(peer, key) for peer, key in CASES if card(peer.name).equivariant is not None]

@@ -1,0 +1,340 @@
+"""Neural functionals: permutation-equivariant linear layers with and without input and output neurons.
+
+Zhou et al., Permutation Equivariant Neural Functionals, NeurIPS 2023. NFN-HNP permutes hidden neurons only. NFN-NP
+permutes all neurons, which needs fewer parameters, and tells input and output neurons apart by an encoding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ..architecture import Architecture
+from ..networks import Networks
+from .base import Editor, InvariantModel
+from .fourier import RandomFourierFeatures
+from .mlp import perceptron
+from .normalise import Kind, normaliser
+from .registry import ModelCard, register
+from .weight_space import (
+    BatchNorm,
+    ChannelDropout,
+    Channels,
+    EquivariantLinear,
+    Features,
+    Layout,
+    chain,
+    full_layout,
+    hidden_layout,
+    summarise,
+)
+
+_BANDS = 6
+
+
+def positions(count: int) -> Tensor:
+    """Sinusoids of `count` places in [-1, 1], shape (count, 13)."""
+    place = torch.linspace(-1, 1, count)[:, None] if count > 1 else torch.zeros(1, 1)
+    phase = math.pi * place * torch.linspace(1, 5, _BANDS)
+    return torch.cat((place, phase.sin(), phase.cos()), dim=1)
+
+
+class Encoding(nn.Module):
+    """Channels that say which layer a parameter belongs to, which input it reads and which output it serves.
+
+    It gives NFN-NP back the order of input and output neurons.
+
+    Arguments:
+        layout: With all layers movable.
+    """
+
+    size = 2 * _BANDS + 1
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        layers = positions(len(layout.sizes))
+        inputs, outputs = positions(layout.sizes[0]), positions(layout.sizes[-1])
+        self.blocks = len(layout.sizes) - 1
+        for i in range(self.blocks):
+            edge = layers[i + 1].expand(1, 1, 1, -1)
+            vertex = layers[i + 1].expand(1, 1, -1)
+            if i == 0:
+                edge = edge + inputs
+            if i == self.blocks - 1:
+                edge, vertex = edge + outputs[:, None], vertex + outputs
+            self.register_buffer(f"edge_{i}", edge, persistent=False)
+            self.register_buffer(f"vertex_{i}", vertex, persistent=False)
+
+    def channels(self, before: Channels) -> Channels:
+        """Numbers of channels after encoding."""
+        edges = tuple(c + self.size for c in before.edges)
+        return Channels(edges, tuple(c + self.size if c else 0 for c in before.vertices), before.constants)
+
+    def forward(self, x: Features) -> Features:
+        """The features with the encoding as more channels."""
+        edges = [_append(e, self.get_buffer(f"edge_{i}")) for i, e in enumerate(x.edges)]
+        vertices = [x.vertices[0]]
+        vertices += [
+            _append(v, self.get_buffer(f"vertex_{i}")) if v.shape[-1] else v for i, v in enumerate(x.vertices[1:])
+        ]
+        return Features(tuple(edges), tuple(vertices), x.constants)
+
+
+def _append(x: Tensor, encoding: Tensor) -> Tensor:
+    return torch.cat((x, encoding.expand(*x.shape[:-1], -1)), dim=-1)
+
+
+class NFNBlock(nn.Module):
+    """An equivariant linear map, ReLU, dropout of channels."""
+
+    def __init__(self, inputs: Channels, outputs: Channels, *, dropout: float) -> None:
+        super().__init__()
+        self.linear = EquivariantLinear(inputs, outputs)
+        self.dropout = ChannelDropout(dropout)
+
+    def forward(self, x: Features) -> Features:
+        """Features with `outputs` channels."""
+        result: Features = self.dropout(self.linear(x).map(nn.functional.relu))
+        return result
+
+
+class NFNTrunk(nn.Module):
+    """Fourier features, the encoding where all neurons may be permuted, and blocks.
+
+    Arguments:
+        layout: Of the parameters.
+        width: Channels of each parameter.
+        layers: Blocks.
+        dropout: Of channels.
+        frequencies: Random Fourier features of each parameter; 0 leaves the parameters as they are.
+    """
+
+    def __init__(self, layout: Layout, *, width: int, layers: int, dropout: float, frequencies: int) -> None:
+        super().__init__()
+        self.layout = layout
+        self.fourier = RandomFourierFeatures(frequencies) if frequencies else None
+        channels = layout.channels(2 * frequencies or 1)
+        everything_moves = len(layout.sizes) == len(layout.architecture.layers)
+        self.encoding = Encoding(layout) if everything_moves else None
+        if self.encoding is not None:
+            channels = self.encoding.channels(channels)
+        self.outputs = layout.channels(width)
+        sizes = [channels, *[self.outputs] * layers]
+        self.blocks = nn.Sequential(
+            *(NFNBlock(i, o, dropout=dropout) for i, o in pairwise(sizes))
+        )
+
+    def forward(self, parameters: Tensor) -> Features:
+        """Features of parameters (B, P)."""
+        x = parameters[..., None]
+        features = self.layout.fold(x if self.fourier is None else self.fourier(x))
+        if self.encoding is not None:
+            features = self.encoding(features)
+        result: Features = self.blocks(features)
+        return result
+
+
+class _InvariantNFN(InvariantModel):
+    """A trunk, pooling over neurons, an MLP."""
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        outputs: int,
+        trunk: NFNTrunk,
+        *,
+        head_width: int,
+        dropout: float,
+        normalisation: Kind,
+    ) -> None:
+        super().__init__(architectures)
+        self.normalise = normaliser(normalisation, self.architectures)
+        self.trunk = trunk
+        c = trunk.outputs
+        pooled = c.constants + sum(c.vertices) + sum(c.edges)
+        self.pool = nn.Sequential(BatchNorm(pooled), perceptron([pooled, head_width, head_width], dropout=dropout))
+        self.head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(head_width, outputs))
+
+    def prepare(self, training: Sequence[Networks]) -> None:
+        """Fit the input normalisation."""
+        self.normalise.fit(training)
+
+    def embed_one(self, networks: Networks) -> Tensor:
+        """Invariant embedding (B, head_width)."""
+        embedding: Tensor = self.pool(summarise(self.trunk(self.normalise(networks).parameters)))
+        return embedding
+
+    def read(self, embedding: Tensor) -> Tensor:
+        """Outputs (B, outputs)."""
+        result: Tensor = self.head(embedding)
+        return result
+
+
+class NFNHNP(_InvariantNFN):
+    """Blocks that are equivariant to permutations of hidden neurons, pooling over neurons, an MLP.
+
+    Zhou et al., Permutation Equivariant Neural Functionals, NeurIPS 2023. Kernel positions of CNNs are channels.
+
+    Arguments:
+        architectures: Chains with parameters of the same shapes.
+        outputs: Numbers per network.
+        width: Channels of each parameter.
+        layers: Equivariant blocks.
+        head_width: Hidden neurons of the MLP.
+        dropout: Of channels, and in the MLP.
+        frequencies: Random Fourier features of each parameter; 0 leaves the parameters as they are.
+        normalisation: Of the inputs.
+
+    >>> architecture = Architecture.mlp([2, 8, 8, 1], "tanh")
+    >>> NFNHNP([architecture], 10)(Networks(architecture, torch.randn(5, architecture.parameters))).shape
+    torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        outputs: int,
+        *,
+        width: int = 64,
+        layers: int = 3,
+        head_width: int = 256,
+        dropout: float = 0.0,
+        frequencies: int = 0,
+        normalisation: Kind = "layer",
+    ) -> None:
+        layout = hidden_layout(chain(architectures, "nfn-hnp"))
+        trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
+        super().__init__(
+            architectures, outputs, trunk, head_width=head_width, dropout=dropout, normalisation=normalisation
+        )
+
+
+class NFNNP(_InvariantNFN):
+    """Blocks that are equivariant to permutations of all neurons; an encoding keeps inputs and outputs in order.
+
+    Zhou et al., Permutation Equivariant Neural Functionals, NeurIPS 2023.
+
+    Arguments:
+        architectures, outputs, width, layers, head_width, dropout, frequencies, normalisation: As in `NFNHNP`.
+
+    >>> architecture = Architecture.mlp([2, 8, 8, 1], "tanh")
+    >>> NFNNP([architecture], 10)(Networks(architecture, torch.randn(5, architecture.parameters))).shape
+    torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        outputs: int,
+        *,
+        width: int = 64,
+        layers: int = 3,
+        head_width: int = 256,
+        dropout: float = 0.0,
+        frequencies: int = 0,
+        normalisation: Kind = "layer",
+    ) -> None:
+        layout = full_layout(chain(architectures, "nfn-np"))
+        trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
+        super().__init__(
+            architectures, outputs, trunk, head_width=head_width, dropout=dropout, normalisation=normalisation
+        )
+
+
+class _NFNEditor(Editor):
+    """A trunk, then an equivariant linear map to one change for each parameter."""
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        trunk: NFNTrunk,
+        *,
+        normalisation: Kind,
+        gamma: float,
+        copies: int,
+    ) -> None:
+        super().__init__(architectures, gamma=gamma, copies=copies)
+        self.normalise = normaliser(normalisation, self.architectures)
+        self.trunk = trunk
+        self.last = EquivariantLinear(trunk.outputs, trunk.layout.channels(copies))
+
+    def prepare(self, training: Sequence[Networks]) -> None:
+        """Fit the input normalisation."""
+        self.normalise.fit(training)
+
+    def direction(self, networks: Networks) -> Tensor:
+        """The change (B, copies, P)."""
+        x = self.last(self.trunk(self.normalise(networks).parameters))
+        return self.trunk.layout.unfold(x, self.copies).transpose(1, 2)
+
+
+class NFNHNPEditor(_NFNEditor):
+    """Edits networks with layers that are equivariant to permutations of hidden neurons.
+
+    Arguments:
+        architectures, width, layers, dropout, frequencies, normalisation: As in `NFNHNP`.
+        gamma, copies: As in `Editor`.
+    """
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        *,
+        width: int = 64,
+        layers: int = 3,
+        dropout: float = 0.0,
+        frequencies: int = 0,
+        normalisation: Kind = "layer",
+        gamma: float = 0.01,
+        copies: int = 1,
+    ) -> None:
+        layout = hidden_layout(chain(architectures, "nfn-hnp"))
+        trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
+        super().__init__(architectures, trunk, normalisation=normalisation, gamma=gamma, copies=copies)
+
+
+class NFNNPEditor(_NFNEditor):
+    """Edits networks with layers that are equivariant to permutations of all neurons, inputs and outputs encoded.
+
+    Arguments:
+        architectures, width, layers, dropout, frequencies, normalisation: As in `NFNHNP`.
+        gamma, copies: As in `Editor`.
+    """
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        *,
+        width: int = 64,
+        layers: int = 3,
+        dropout: float = 0.0,
+        frequencies: int = 0,
+        normalisation: Kind = "layer",
+        gamma: float = 0.01,
+        copies: int = 1,
+    ) -> None:
+        layout = full_layout(chain(architectures, "nfn-np"))
+        trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
+        super().__init__(architectures, trunk, normalisation=normalisation, gamma=gamma, copies=copies)
+
+
+for _name, _title, _invariant, _editor in (
+    ("nfn-np", "NFN (NP)", NFNNP, NFNNPEditor),
+    ("nfn-hnp", "NFN (HNP)", NFNHNP, NFNHNPEditor),
+):
+    register(
+        ModelCard(
+            name=_name,
+            title=_title,
+            paper="Zhou et al., NeurIPS 2023",
+            year=2023,
+            symmetries=("permutation",),
+            invariant=_invariant,
+            equivariant=_editor,
+            several=False,
+        )
+    )
