@@ -21,6 +21,7 @@ from scalegmn.errors import ScaleGMNError
 from scalegmn.networks import Networks
 from scalegmn.tasks import Editing
 from scalegmn.training.loop import train
+from scalegmn.training.recipe import read_recipe
 from scalegmn.training.trained import Trained, load
 from scalegmn.zoo.store import Zoo
 
@@ -298,3 +299,28 @@ def test_models(command: Command) -> None:
     assert rows["mlp"]["parameters"] == 1185 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
     table = command("models")
     assert all(name in table for name in rows)
+
+
+# -- canonical forms -------------------------------------------------------------------------------------------
+
+
+def test_a_canonical_form_is_part_of_the_model(digits: Zoo, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(recipe_for(digits.path, epochs=1).to_toml())
+    train(read_recipe(tmp_path / "recipe.toml", ["canonical=phase"]), tmp_path / "run")
+    trained = load(tmp_path / "run")
+    networks = digits.batch([0, 1])
+    shifted = networks.replace(networks.parameters.clone())
+    bias = shifted.biases[1]
+    assert bias is not None
+    bias += 2 * torch.pi / 30
+    assert torch.allclose(trained.embed(networks), trained.embed(shifted), atol=1e-4)
+    plain = Trained(trained.model, trained.task, {**trained.config, "canonical": "none"})
+    assert not torch.allclose(plain.embed(networks), plain.embed(shifted), atol=1e-2)
+
+
+def test_a_canonical_form_makes_any_model_invariant(digits: Zoo, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(recipe_for(digits.path, epochs=1).to_toml())
+    train(read_recipe(tmp_path / "recipe.toml", ["canonical=all"]), tmp_path / "run")
+    trained = load(tmp_path / "run")
+    plain, moved = (trained.evaluate(digits, "test", transform_seed=seed) for seed in (None, 3))
+    assert torch.allclose(plain.outputs, moved.outputs, atol=1e-4)

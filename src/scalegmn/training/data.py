@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .. import canonical as forms
 from ..errors import ScaleGMNError
 from ..networks import Networks
 from ..zoo.store import Batch, Batches, Zoo
+
+Canonical = Literal["none", "phase", "scale", "permutation", "all"]
+_FORMS: dict[Canonical, Callable[[Networks], Networks]] = {
+    "none": lambda networks: networks,
+    "phase": forms.phase,
+    "scale": forms.scale,
+    "permutation": forms.permutation,
+    "all": forms.canonicalize,
+}
 
 # Purposes of random numbers; those of two purposes never coincide.
 ORDER, DROPOUT, AUGMENT, PREPARE, TRANSFORM = range(5)
@@ -63,11 +74,20 @@ def fetch(zoo: Zoo, indices: Tensor) -> Batch:
     return Batches(zoo, indices, max(len(indices), 1))[0]
 
 
-def to_device(networks: Networks | Sequence[Networks], device: torch.device) -> Networks | list[Networks]:
-    """The same networks elsewhere."""
+def present(
+    networks: Networks | Sequence[Networks], canonical: Canonical, device: torch.device | None = None
+) -> Networks | list[Networks]:
+    """Networks as a model sees them: in their canonical form, on its device.
+
+    Arguments:
+        networks: One batch or several.
+        canonical: Which freedom is removed beforehand.
+        device: Where to bring them; where they are, if omitted.
+    """
+    form = _FORMS[canonical]
     if isinstance(networks, Networks):
-        return networks.to(device)
-    return [batch.to(device) for batch in networks]
+        return form(networks.to(device))
+    return [form(batch.to(device)) for batch in networks]
 
 
 def listed(networks: Networks | Sequence[Networks]) -> list[Networks]:

@@ -14,7 +14,7 @@ from ..networks import Networks
 from ..tasks import Task
 from ..transform import Transform
 from ..zoo.store import Zoo
-from .data import TRANSFORM, fetch, listed, seed_for, to_device
+from .data import TRANSFORM, Canonical, present, seed_for
 from .distributed import World
 
 
@@ -52,6 +52,7 @@ def evaluate(
     indices: Tensor,
     *,
     world: World,
+    canonical: Canonical = "none",
     batch: int = 256,
     transform_seed: int | None = None,
 ) -> Evaluation:
@@ -63,6 +64,7 @@ def evaluate(
         zoo: The networks.
         indices: Which of them (N,).
         world: The processes that share the work.
+        canonical: The form in which the model sees its networks.
         batch: Networks at a time.
         transform_seed: Ask about randomly permuted and rescaled copies instead, if given.
     """
@@ -72,26 +74,18 @@ def evaluate(
         # A process without a share still needs the shape of an answer.
         for start in range(0, max(len(mine), 1), batch):
             part = mine[start : start + batch] if len(mine) else indices[:1]
-            answer, truth = _ask(model, task, zoo, part, world.device, transform_seed)
+            networks, positions = zoo.batches(part)
+            if transform_seed is not None:
+                # The copies depend on the first index of their batch, which is the same for every model.
+                generator = torch.Generator().manual_seed(seed_for(transform_seed, TRANSFORM, int(part[0])))
+                networks = [transformed(batch, generator) for batch in networks]
+            answer = task.respond(model, present(networks, canonical, world.device)).float().cpu()
+            # Networks come grouped by architecture; the answers go in the order of the question.
+            answer = answer[positions.argsort()]
             outputs.append(answer[: len(mine)])
-            targets.append(truth[: len(mine)])
+            targets.append(task.targets(zoo, part)[: len(mine)])
     found = world.join(torch.cat(outputs), len(indices)), world.join(torch.cat(targets), len(indices))
     return Evaluation(*found, task.metrics(*found))
-
-
-def _ask(
-    model: Metanetwork, task: Task, zoo: Zoo, indices: Tensor, device: torch.device, seed: int | None
-) -> tuple[Tensor, Tensor]:
-    networks, numbers = fetch(zoo, indices)
-    if seed is not None:
-        # A network's copy depends on its batch only through the first index, which does not change between models.
-        generator = torch.Generator().manual_seed(seed_for(seed, TRANSFORM, int(indices[0])))
-        networks = [transformed(batch, generator) for batch in listed(networks)]
-    answer = task.respond(model, to_device(networks, device)).float().cpu()
-    # The networks come grouped by architecture; give the answers in the order of the question.
-    place = {n: i for i, n in enumerate(numbers.tolist())}
-    order = torch.tensor([place[n] for n in indices.tolist()])
-    return answer[order], task.targets(zoo, indices)
 
 
 def transformed(networks: Networks, generator: torch.Generator) -> Networks:

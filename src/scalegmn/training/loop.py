@@ -19,9 +19,9 @@ from ..tasks import Task, task_class
 from ..zoo.augment import NoiseAugment, ScaleAugment
 from ..zoo.store import Zoo
 from .build import build_model
-from .data import AUGMENT, DROPOUT, PREPARE, Stream, fetch, listed, seed_for, to_device
+from .data import AUGMENT, DROPOUT, PREPARE, Stream, fetch, listed, present, seed_for
 from .distributed import World, world
-from .evaluation import evaluate
+from .evaluation import Evaluation, evaluate
 from .precision import Precision
 from .progress import Progress
 from .recipe import Recipe, Training
@@ -122,7 +122,8 @@ class Trainer:
         self.every = self.settings.validate_every or self.stream.epoch_steps
         torch.manual_seed(seed_for(recipe.seed, PREPARE))
         self.model = build_model(recipe.model.name, recipe.model.options, task, zoo.architectures)
-        self.model.prepare(listed(fetch(zoo, self.stream.indices[self._sample()]).networks))
+        sample = fetch(zoo, self.stream.indices[self._sample()]).networks
+        self.model.prepare(listed(present(sample, recipe.canonical)))
         self.model.to(together.device)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay
@@ -194,7 +195,8 @@ class Trainer:
         batches = listed(networks)
         for augment in self.augments:
             batches = [augment(batch, generator) for batch in batches]
-        return to_device(batches[0] if isinstance(networks, Networks) else batches, self.world.device)
+        one = isinstance(networks, Networks)
+        return present(batches[0] if one else batches, self.recipe.canonical, self.world.device)
 
     def _fraction(self) -> float:
         """How much of the training is done: by steps, or by time where that ends first."""
@@ -222,7 +224,7 @@ class Trainer:
                 f"training: the loss became {loss} before step {c.step}; "
                 f"try a smaller training.lr than {self.settings.lr:g}, or more training.warmup"
             )
-        found = evaluate(self.model, self.task, self.zoo, self.zoo.split("val"), world=self.world)
+        found = self._evaluate("val")
         value = found.metrics[self.task.metric]
         improved = c.best is None or self.task.better(value, c.best)
         if improved:
@@ -236,6 +238,10 @@ class Trainer:
         self._report({"train_loss": loss, **found.metrics}, improved)
         if time.perf_counter() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS or c.step == self.steps or c.stopped:
             self._save()
+
+    def _evaluate(self, split: str) -> Evaluation:
+        indices, canonical = self.zoo.split(split), self.recipe.canonical
+        return evaluate(self.model, self.task, self.zoo, indices, world=self.world, canonical=canonical)
 
     def _count_loss(self) -> None:
         self.counters.loss += self.loss.item()
@@ -295,8 +301,7 @@ class Trainer:
         }
         for name in ("val", "test"):
             if name in self.zoo.splits:
-                indices = self.zoo.split(name)
-                results[name] = evaluate(self.model, self.task, self.zoo, indices, world=self.world).metrics
+                results[name] = self._evaluate(name).metrics
         if self.world.main:
             self.run_directory.write_results(results)
         return results

@@ -23,6 +23,7 @@ from pydantic import (
 from ..errors import ScaleGMNError
 from ..models.registry import card
 from ..tasks import task_class
+from .data import Canonical
 from .options import complain, nearest, validated
 
 
@@ -104,6 +105,7 @@ class Recipe(Table):
         task: What to learn, as in `scalegmn.tasks`.
         model: What learns it, as in `scalegmn models`.
         training: How.
+        canonical: A canonical form in which the model sees its networks; `phase` removes the periodicity of sines.
         seed: Of everything random.
     """
 
@@ -111,6 +113,7 @@ class Recipe(Table):
     task: Choice
     model: Choice
     training: Training = Training()
+    canonical: Canonical = "none"
     seed: NonNegativeInt = 0
 
     @field_validator("task")

@@ -138,6 +138,7 @@ def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture
         "version": 1,
         "task": task.to_json(),
         "model": recipe.to_dict()["model"],
+        "canonical": recipe.canonical,
         "architectures": [architecture_to_json(a) for a in architectures],
         "recipe": recipe.to_dict(),
         "zoo": {"networks": len(zoo), "kind": zoo.kind, "sha256": zoo.header["sha256"]},

@@ -16,6 +16,7 @@ from ..tasks import Task, task_from_json
 from ..zoo.schema import architecture_from_json
 from ..zoo.store import Zoo
 from .build import build_model
+from .data import Canonical, present
 from .distributed import World
 from .evaluation import Evaluation, evaluate, evaluating
 from .sources import Read, Source, read
@@ -52,6 +53,7 @@ class Trained:
         self.model = model.eval()
         self.task = task
         self.config = dict(config)
+        self.canonical: Canonical = self.config["canonical"]
 
     @staticmethod
     def from_config(
@@ -126,7 +128,7 @@ class Trained:
 
     def _edit(self, model: Editor, networks: Networks) -> Networks:
         dtype = next(model.parameters()).dtype
-        edited: Networks = model(networks.to(self.device, dtype))
+        edited: Networks = model(present(networks.to(dtype=dtype), self.canonical, self.device))
         return edited.to(networks.device, networks.dtype)
 
     def evaluate(self, zoo: Zoo | str | Path, split: str = "test", *, transform_seed: int | None = None) -> Evaluation:
@@ -143,7 +145,15 @@ class Trained:
             known = "; ".join(map(str, self.model.architectures))
             raise ScaleGMNError(f"zoo: this model was built for {known}; {zoo.path} has {strange[0]}")
         alone = World(0, 1, self.device)
-        return evaluate(self.model, self.task, zoo, zoo.split(split), world=alone, transform_seed=transform_seed)
+        return evaluate(
+            self.model,
+            self.task,
+            zoo,
+            zoo.split(split),
+            world=alone,
+            canonical=self.canonical,
+            transform_seed=transform_seed,
+        )
 
     def _invariant(self, wish: str) -> InvariantModel:
         if not isinstance(self.model, InvariantModel):
@@ -156,12 +166,12 @@ class Trained:
         for batch in found.networks:
             self.model.accepts(batch)
             for start in range(0, len(batch), size):
-                group.append(batch[start : start + size].to(self.device, dtype))
+                group.append(batch[start : start + size].to(dtype=dtype))
                 if sum(map(len, group)) >= size:
-                    yield group
+                    yield present(group, self.canonical, self.device)
                     group = []
         if group:
-            yield group
+            yield present(group, self.canonical, self.device)
 
     # -- sharing -----------------------------------------------------------------------------------------------
 
