@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import pickle
+import tempfile
 import time
 from pathlib import Path
 
@@ -385,3 +387,21 @@ def test_what_is_not_a_zoo_is_refused(tmp_path: Path) -> None:
         (tmp_path / "zoo.json").write_bytes(content)
         with pytest.raises(ScaleGMNError, match=message):
             Zoo.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
+def test_files_outside_the_zoo_are_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path, (SMALL, 6))
+    header = json.loads((tmp_path / "zoo.json").read_text())
+    header["shards"][0]["file"] = name
+    (tmp_path / "zoo.json").write_text(json.dumps(header))
+    with pytest.raises(ScaleGMNError, match="leads out of the zoo; refused"):
+        Zoo.open(tmp_path)
+
+
+def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = Path(__file__).parents[2] / "docs" / "zoos.md"
+    failed, run = doctest.testfile(str(path), module_relative=False)
+    assert failed == 0
+    assert run > 10

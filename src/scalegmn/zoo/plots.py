@@ -129,7 +129,8 @@ def _beside(image: Array, painted: Array) -> Array:
 def _caption(zoo: Zoo, number: int) -> str:
     words = []
     if "label" in zoo.columns:
-        words.append(str(int(zoo.column("label")[number])))
+        label, names = zoo.column("label")[number], zoo.categories("label")
+        words.append(names[int(label)] if names else f"{label:g}")
     if "psnr" in zoo.columns:
         words.append(f"{float(zoo.column('psnr')[number]):.1f} dB")
     return "   ".join(words)

@@ -54,6 +54,9 @@ class Zoo:
         self.architectures = tuple(architecture_from_json(a) for a in header["architectures"])
         self.canvas = None if header["canvas"] is None else from_json(Canvas, header["canvas"], "canvas")
         self._shards: list[Json] = header["shards"]
+        for stored in stored_files(header):
+            if Path(stored.file).name != stored.file:
+                raise ScaleGMNError(f"zoo: {path / HEADER} names {stored.file!r}, which leads out of the zoo; refused")
         sizes = np.array([shard["networks"] for shard in self._shards], np.int64)
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self._kinds = np.array([shard["architecture"] for shard in self._shards], np.int64)
