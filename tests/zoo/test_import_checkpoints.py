@@ -11,7 +11,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from scalegmn.architecture import Architecture
+from scalegmn.cli import app
+from scalegmn.cli.application import run
 from scalegmn.zoo.importers.checkpoints import import_checkpoints
+from scalegmn.zoo.store import Zoo
 from scalegmn.zoo.verify import verify
 
 
@@ -98,3 +101,29 @@ def test_bad_tables_and_checkpoints_are_refused(tmp_path: Path, table: str, comp
     torch.save(nn.Conv2d(1, 2, 3).state_dict(), folder / "conv.pt")
     (folder / "labels.csv").write_text(table)
     refused(tmp_path, lambda out: import_checkpoints(folder, folder / "labels.csv", out, activation="tanh"), complaint)
+
+
+def test_the_command_takes_modules_and_an_activation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nets").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("own_models_of_this_test.py").write_text(
+        "from torch import nn\n"
+        "def cnn():\n"
+        "    pool = nn.AdaptiveAvgPool2d(1)\n"
+        "    return nn.Sequential(nn.Conv2d(1, 3, 3, 2), nn.ReLU(), pool, nn.Flatten(), nn.Linear(3, 2))\n"
+    )
+    from own_models_of_this_test import cnn  # type: ignore[import-not-found]
+
+    torch.save(cnn().state_dict(), "nets/cnn.pt")
+    torch.save(small(4).state_dict(), "nets/mlp.pt")
+    Path("labels.csv").write_text("file,label\ncnn.pt,0.25\nmlp.pt,0.5\n")
+    command = ["zoo", "import", "checkpoints", "nets", "--labels", "labels.csv", "out"]
+    assert run(app, [*command, "--arch", "own_models_of_this_test:cnn"]) == 2
+    assert "mlp.pt: expected the architecture 1-3-2" in capsys.readouterr().err
+    assert not Path("out").exists()
+    options = ["--arch", "own_models_of_this_test:cnn", "--activation", "sine", "--w0", "30"]
+    assert run(app, [*command, *options]) == 0
+    assert {str(a) for a in Zoo.open("out").architectures} == {"1-3-2 [relu]", "2-4-1 [sine(30)]"}

@@ -56,7 +56,7 @@ def inspect(
     from scalegmn.networks import Networks
 
     like = None if arch is None else load_module(arch)
-    networks = Networks.from_files(files, like=like, activation=_activation(activation, w0))
+    networks = Networks.from_files(files, like=like, activation=hidden_activation(activation, w0))
     answer = describe(networks, [str(f) for f in files])
     if as_json:
         print_json(answer)
@@ -90,7 +90,8 @@ def load_module(reference: str) -> nn.Module:
     return made
 
 
-def _activation(name: str | None, w0: float | None) -> Activation | None:
+def hidden_activation(name: str | None, w0: float | None) -> Activation | None:
+    """What --activation and --w0 say together."""
     from scalegmn.activations import activation
 
     found = None if name is None else activation(name)

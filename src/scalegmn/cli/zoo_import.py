@@ -69,7 +69,10 @@ def cnn_zoo(
 
 
 @import_app.command(
-    epilog=examples("scalegmn zoo import checkpoints runs/models --labels labels.csv zoos/mine --activation relu")
+    epilog=examples(
+        "scalegmn zoo import checkpoints runs/models --labels labels.csv zoos/mine --activation relu",
+        "scalegmn zoo import checkpoints runs --labels runs.csv zoos/mine --arch models:small --arch models:big",
+    )
 )
 def checkpoints(
     folder: Annotated[Path, typer.Argument(help="The folder of the checkpoints.", show_default=False)],
@@ -79,13 +82,20 @@ def checkpoints(
         typer.Option(help="A CSV with columns file and label, perhaps split and others.", show_default=False),
     ],
     activation: Annotated[
-        str | None, typer.Option(help="Of the hidden layers; a state dict does not tell.", show_default=False)
+        str | None, typer.Option(help="Hidden activation of multilayer perceptrons.", show_default=False)
+    ] = None,
+    w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.", show_default=False)] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help="module:function that returns an nn.Module; once for each architecture.", show_default=False),
     ] = None,
 ) -> None:
     """Your own checkpoints (.pt, .pth, .ckpt, .safetensors), of one or several architectures."""
+    from scalegmn.cli.inspect import hidden_activation, load_module
     from scalegmn.zoo.importers.checkpoints import import_checkpoints
 
-    _tell(import_checkpoints(folder, labels, out, activation=activation))
+    likes = [load_module(reference) for reference in arch or ()]
+    _tell(import_checkpoints(folder, labels, out, activation=hidden_activation(activation, w0), likes=likes))
 
 
 def _tell(zoo: Zoo) -> None:

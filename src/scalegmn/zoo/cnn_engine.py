@@ -5,7 +5,7 @@ convolution is then a copy of whole runs, and each convolution of each network i
 
     z = W (patches of x) + b,        dW = dz (patches)^T,        d(patches) = W^T dz.
 
-On two CPU cores this trains 1.5 to 3 times as many samples a second as grouped convolutions with autograd.
+A product per network serves 16 channels far better than the grouped convolution that all networks together would be.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ def import_checkpoints(
         labels: A CSV file with the columns `file` (relative to the folder) and `label`. Further columns, numbers or
             texts, are kept; a column `split` with `train`, `val` and `test` is used, else a fixed seed decides.
         out: The directory of the zoo.
-        activation: Of the hidden layers of multilayer perceptrons, which a state dict does not tell.
+        activation: Of the hidden layers of multilayer perceptrons, which a state dict does not tell; for files that
+            none of `likes` fits.
         likes: Modules with such state dicts, or architectures; each file takes the first that fits.
     """
     root = Path(folder)
@@ -94,7 +95,7 @@ def _shards(
         state = files.read(path)
         key = tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in state.items())
         if key not in waiting:
-            waiting[key] = _Kind(_first_that_fits(state, likes, path))
+            waiting[key] = _Kind(_first_that_fits(state, likes, path, or_none=activation is not None))
         kind = waiting[key]
         kind.rows.append(row)
         kind.states.append(state)
@@ -105,7 +106,7 @@ def _shards(
 
 
 def _first_that_fits(
-    state: State, likes: Sequence[nn.Module | Architecture], path: Path
+    state: State, likes: Sequence[nn.Module | Architecture], path: Path, *, or_none: bool
 ) -> nn.Module | Architecture | None:
     complaint = None
     for like in likes:
@@ -115,7 +116,7 @@ def _first_that_fits(
             complaint = error
         else:
             return like
-    if complaint is not None:
+    if complaint is not None and not or_none:
         raise complaint
     return None
 
