@@ -85,7 +85,9 @@ def bench_zoo(seconds_budget: float = 20.0, *, batches_per_second: float | None 
     """Milliseconds per network and step of the three ways, for 28 x 28 images and 2-32-32-1 sine networks.
 
     The ways take turns until the time is used up, and each reports its best turn: on a busy machine a median says more
-    about the neighbours than about the code. All of them may use as many threads as torch does.
+    about the neighbours than about the code. All of them may use as many threads as torch does. Where other programs
+    keep the cores busy, the threads of the two plain ways wait for each other at every operation and both ratios come
+    out many times too large: measure on a quiet machine, or per core with ``OMP_NUM_THREADS=1``.
 
     Arguments:
         seconds_budget: How long to measure.
