@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ..architecture import Architecture, Connection, Conv, Linear
 from ..groups import Group
 from ..networks import Networks
+from .edges import Edge, Factored
 from .layers import States
 from .mlp import MLP
 from .scale import ScaleEquivariant, SignRule, start_linear
@@ -222,8 +223,11 @@ class Init(nn.Module):
             states.e[c] = self.encode_edge(symmetry, c, self.kernels(networks, c))
         return states
 
-    def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Tensor:
+    def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
         """Edge states (B, n_t, n_s, h) from weights (B, n_t, n_s, K)."""
+        everywhere = symmetry.architecture.connections[connection].dense
+        if everywhere and self.kernels.size == 1 and not w.requires_grad and self.edge_positions is None:
+            return Factored(w.squeeze(-1), self.edge.weight.T)
         e: Tensor = self.edge(w)
         return e if self.edge_positions is None else e * (1 + self.edge_positions(symmetry, connection))
 

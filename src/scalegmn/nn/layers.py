@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..groups import Group
+from .edges import Edge, dense, shape
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .scale import SignRule, sum_of
 from .symmetry import Symmetry
@@ -37,15 +38,17 @@ class States:
 
     x: dict[int, Tensor] = field(default_factory=dict)
     d: dict[int, Tensor] = field(default_factory=dict)
-    e: dict[int, Tensor] = field(default_factory=dict)
-    r: dict[int, Tensor] = field(default_factory=dict)
+    e: dict[int, Edge] = field(default_factory=dict)
+    r: dict[int, Edge] = field(default_factory=dict)
 
     def plus(self, other: States) -> States:
         """Add the states of another iteration (skip connection); what `other` lacks is dropped."""
-        return States(*({k: mine[k] + v for k, v in theirs.items()} for mine, theirs in self._pairs(other)))
-
-    def _pairs(self, other: States) -> list[tuple[dict[int, Tensor], dict[int, Tensor]]]:
-        return [(self.x, other.x), (self.d, other.d), (self.e, other.e), (self.r, other.r)]
+        return States(
+            {k: self.x[k] + v for k, v in other.x.items()},
+            {k: self.d[k] + v for k, v in other.d.items()},
+            {k: dense(self.e[k]) + dense(v) for k, v in other.e.items()},
+            {k: dense(self.r[k]) + dense(v) for k, v in other.r.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -129,18 +132,17 @@ class GraphLayer(nn.Module, ABC):
     ) -> Tensor:
         """Messages (B, n, h) that one layer receives along the connections."""
         a = symmetry.architecture
-        group = symmetry.groups[layer] if symmetry.is_hidden(layer) else None
         found = []
         for c in a.incoming[layer]:
             source = a.connections[c].source
-            y = symmetry.source(c, self.message.prepare(old.x[source], symmetry.phis[source]))
-            m = self.message(group, y, old.e[c], self._along_edge(symmetry, c, positions))
-            found.append(symmetry.sum_to_target(c, m))
+            along = self._along_edge(symmetry, c, positions)
+            lift = symmetry.phis[source]
+            found.append(self.message(symmetry, c, old.x[source], old.e[c], along, lift=lift))
         if not found:
             return torch.zeros_like(old.x[layer])
         total = sum_of(found)
         if self.style.aggregate == "mean":
-            total = total / sum(old.e[c].shape[2] for c in a.incoming[layer])
+            total = total / sum(shape(old.e[c])[2] for c in a.incoming[layer])
         return total
 
     def gather_backward(
@@ -149,39 +151,37 @@ class GraphLayer(nn.Module, ABC):
         layer: int,
         message: Message,
         vertices: dict[int, Tensor],
-        edges: dict[int, Tensor],
+        edges: dict[int, Edge],
         positions: Sequence[Tensor],
     ) -> Tensor:
         """Messages (B, n, h) that one layer receives against the connections; they move as vertex times edge."""
         a = symmetry.architecture
-        group = symmetry.groups[layer] if symmetry.is_hidden(layer) else None
         found = []
         for c in a.outgoing[layer]:
-            y = symmetry.target(c, message.neighbour(vertices[a.connections[c].target]))
-            m = message(group, y, edges[c], self._along_edge(symmetry, c, positions))
-            found.append(symmetry.sum_to_source(c, m))
+            along = self._along_edge(symmetry, c, positions)
+            found.append(message(symmetry, c, vertices[a.connections[c].target], edges[c], along, backward=True))
         if not found:
             return torch.zeros_like(vertices[layer])
         total = sum_of(found)
         if self.style.aggregate == "mean":
-            total = total / sum(edges[c].shape[1] if a.connections[c].dense else 1 for c in a.outgoing[layer])
+            total = total / sum(shape(edges[c])[1] if a.connections[c].dense else 1 for c in a.outgoing[layer])
         return total
 
     def update_edges(
         self,
         symmetry: Symmetry,
         old: States,
-        edges: dict[int, Tensor],
+        edges: dict[int, Edge],
         wanted: Sequence[int],
         positions: Sequence[Tensor],
-    ) -> dict[int, Tensor]:
+    ) -> dict[int, Edge]:
         """New states of the wanted connections; each layer's invariants are computed once."""
         if not self.edges:
             return {c: edges[c] for c in wanted}
         a = symmetry.architecture
         layers = {i for c in wanted for i in (a.connections[c].source, a.connections[c].target)}
         inv = {i: self.invariant(symmetry, i, *self._vertex(old, i)) for i in layers}
-        new = {}
+        new: dict[int, Edge] = {}
         for c in wanted:
             s, t = a.connections[c].source, a.connections[c].target
             outer = (old.x[t], old.d[s]) if self.duals else None
@@ -283,10 +283,10 @@ class ReciprocalLayer(GraphLayer):
 
     def _update_reciprocal(
         self, symmetry: Symmetry, old: States, wanted: Sequence[int], positions: Sequence[Tensor]
-    ) -> dict[int, Tensor]:
+    ) -> dict[int, Edge]:
         if not self.edges:
             return {c: old.r[c] for c in wanted}
-        new = {}
+        new: dict[int, Edge] = {}
         for c in wanted:
             s, t = symmetry.architecture.connections[c].source, symmetry.architecture.connections[c].target
             inv = (self.invariant(symmetry, t, [old.x[t]]), self.invariant(symmetry, s, [old.x[s]]))

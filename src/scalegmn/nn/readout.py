@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..architecture import Architecture
 from ..errors import ScaleGMNError
 from ..networks import Networks
+from .edges import dense
 from .encoding import Kernels
 from .layers import Key, States, Style, pairing
 from .message import VertexInvariant
@@ -121,8 +122,8 @@ class ParameterHead(nn.Module):
         super().__init__()
         w, s, p = style.width, style.sign, style.dropout
         self.copies = copies
-        self.weight = ScaleEquivariant(style.edge_groups, w, copies * kernels.size, sign=s, dropout=p)
-        self.bias = ScaleEquivariant(style.vertex_groups, w, copies, sign=s, dropout=p)
+        self.weight = ScaleEquivariant(style.edge_groups, w, copies * kernels.size, hidden=w, sign=s, dropout=p)
+        self.bias = ScaleEquivariant(style.vertex_groups, w, copies, hidden=w, sign=s, dropout=p)
         self.output_bias = MLP(w, copies, hidden=w, dropout=p)
 
     def needs(self, symmetry: Symmetry) -> set[Key]:
@@ -137,7 +138,7 @@ class ParameterHead(nn.Module):
         parts = []
         for s in a.segments:
             if s.kind == "weight":
-                e = self.weight(symmetry.edge_group(s.index), states.e[s.index])
+                e = self.weight(symmetry.edge_group(s.index), dense(states.e[s.index]))
                 # A head that answers in units of typical weights: the gain undoes what `Kernels` multiplied by.
                 e = e.unflatten(-1, (self.copies, kernels.size)) / kernels.gain[s.index].to(e)
                 value = kernels.crop(a.connections[s.index], e).movedim(-2, 1).flatten(2)

@@ -15,25 +15,32 @@ from torch.nn import functional as F
 
 from ..errors import ScaleGMNError
 from ..groups import Group
+from . import fused
 
 SignRule = Literal["symmetrise", "absolute"]
+
+
+def inverse_norm(x: Tensor) -> Tensor:
+    r"""\(1 / \|x\|\) over the last dimension, which is kept, and 0 for x = 0.
+
+    There is no epsilon: the vector is divided by its largest entry first, so that no square over- or underflows.
+    """
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    zero = largest == 0
+    unit = 1 / largest.masked_fill(zero, 1)
+    square = (x * unit).square().sum(-1, keepdim=True)
+    return torch.where(zero, 0, unit * square.masked_fill(zero, 1).rsqrt())
 
 
 def unit(x: Tensor) -> Tensor:
     r"""Canonical representative under positive scaling, \(\mathsf{canon}(x) = x / \|x\|\), and 0 for x = 0.
 
-    There is no epsilon: the vector is divided by its largest entry first, so that no square over- or underflows.
     Law: unit(q x) = unit(x) for every q > 0.
 
     >>> unit(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).tolist()
     [0.6, 0.8]
     """
-    largest = x.detach().abs().amax(-1, keepdim=True)
-    zero = largest == 0
-    # The result does not depend on `largest`, so cutting it off from the graph leaves the gradient exact.
-    scaled = x / largest.masked_fill(zero, 1)
-    square = scaled.square().sum(-1, keepdim=True)
-    return scaled * square.masked_fill(zero, 1).rsqrt()
+    return x * inverse_norm(x)
 
 
 class ScaleInvariant(nn.Module):
@@ -85,20 +92,42 @@ class ScaleInvariant(nn.Module):
 
     def hidden(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
         """The invariant hidden layer, before the last map."""
-        if self.group.scales:
-            xs = [unit(x) for x in xs]
-        if self.group.signs and self.sign == "absolute":
+        if self.takes_absolute_values:
             xs = [x.abs() for x in xs]
-        z = sum_of(f(x) for f, x in zip(self.first, xs, strict=True))
-        p = sum_of([self.offset, *(f(c) for f, c in zip(self.contexts, contexts, strict=True))])
-        h = self._activate(p + z)
-        if self.group.signs and self.sign == "symmetrise":
-            h = h + self._activate(p - z)
+        # Canonicalisation commutes with linear maps: A (x / |x|) = (A x) / |x|.
+        z = sum_of(f(x) * inverse_norm(x) if self.group.scales else f(x) for f, x in zip(self.first, xs, strict=True))
+        return self.gate(z, [f(c) for f, c in zip(self.contexts, contexts, strict=True)])
+
+    @property
+    def takes_absolute_values(self) -> bool:
+        """Whether signs are removed by |x|."""
+        return self.group.signs and self.sign == "absolute"
+
+    @property
+    def symmetrises(self) -> bool:
+        """Whether signs are removed by rho(x) + rho(-x)."""
+        return self.group.signs and self.sign == "symmetrise"
+
+    def gate(self, z: Tensor, contexts: Sequence[Tensor]) -> Tensor:
+        """silu(LN(p + z)), and silu(LN(p - z)) added if it symmetrises, where p is the sum of the contexts."""
+        if fused.usable(z) and z.dim() == 3:
+            p = sum_of([c.expand_as(z) for c in contexts]).contiguous().unsqueeze(2) if contexts else None
+            options = self.gate_options()
+            h: Tensor = fused.gate(
+                z.unsqueeze(2), self.offset, p, None, None, self.norm.weight, self.norm.bias, options
+            )
+            return h.squeeze(2)
+        p = sum_of([self.offset, *contexts])
+        h = F.silu(self.norm(p + z))
+        if self.symmetrises:
+            h = h + F.silu(self.norm(p - z))
         dropped: Tensor = self.dropout(h)
         return dropped
 
-    def _activate(self, z: Tensor) -> Tensor:
-        return F.silu(self.norm(z))
+    def gate_options(self) -> fused.GateOptions:
+        """The same for the fast path."""
+        drop, seed = fused.dropout_seed(self.dropout.p, self.training)
+        return fused.GateOptions(self.norm.eps, self.symmetrises, drop, seed)
 
     def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
         """Apply to vectors (..., n_i) and contexts (..., m_i) whose leading dimensions broadcast."""
@@ -111,7 +140,7 @@ class ScaleInvariants(nn.Module):
 
     Arguments:
         groups: The groups that it may meet.
-        inputs, outputs, contexts, sign, dropout: As in `ScaleInvariant`.
+        inputs, outputs, contexts, hidden, sign, dropout: As in `ScaleInvariant`.
     """
 
     def __init__(
@@ -121,13 +150,16 @@ class ScaleInvariants(nn.Module):
         outputs: int,
         *,
         contexts: Sequence[int] = (),
+        hidden: int | None = None,
         sign: SignRule = "symmetrise",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.of = nn.ModuleDict(
             {
-                g.name: ScaleInvariant(g, inputs, outputs, contexts=contexts, sign=sign, dropout=dropout)
+                g.name: ScaleInvariant(
+                    g, inputs, outputs, contexts=contexts, hidden=hidden, sign=sign, dropout=dropout
+                )
                 for g in sorted(set(groups), key=lambda g: g.name)
             }
         )
@@ -136,6 +168,12 @@ class ScaleInvariants(nn.Module):
         """Apply the net of `group`."""
         y: Tensor = self.of[group.name](xs, contexts)
         return y
+
+    def __getitem__(self, group: Group) -> ScaleInvariant:
+        """The net of `group`."""
+        net = self.of[group.name]
+        assert isinstance(net, ScaleInvariant)
+        return net
 
 
 class ScaleEquivariant(nn.Module):
@@ -152,8 +190,8 @@ class ScaleEquivariant(nn.Module):
         outputs: Width of the result.
         contexts: Widths of the p.
         companions: Widths of further vectors that inform the invariant nets: they share the sign of x's multiplier.
+        hidden, sign, dropout: As in `ScaleInvariant`.
         depth: K.
-        sign, dropout: As in `ScaleInvariant`.
     """
 
     def __init__(
@@ -164,6 +202,7 @@ class ScaleEquivariant(nn.Module):
         *,
         contexts: Sequence[int] = (),
         companions: Sequence[int] = (),
+        hidden: int | None = None,
         depth: int = 1,
         sign: SignRule = "symmetrise",
         dropout: float = 0.0,
@@ -174,7 +213,13 @@ class ScaleEquivariant(nn.Module):
         self.gamma = nn.ModuleList(nn.Linear(widths[k], outputs, bias=False) for k in range(depth))
         self.invariant = nn.ModuleList(
             ScaleInvariants(
-                groups, [widths[k], *companions], outputs, contexts=contexts, sign=sign, dropout=dropout
+                groups,
+                [widths[k], *companions],
+                outputs,
+                contexts=contexts,
+                hidden=hidden,
+                sign=sign,
+                dropout=dropout,
             )
             for k in range(depth)
         )
@@ -186,6 +231,12 @@ class ScaleEquivariant(nn.Module):
             start_linear(gamma)
         for invariants in self.invariant:
             start_at_one(invariants)
+
+    def net(self, group: Group) -> ScaleInvariant:
+        """The invariant net of `group` in the first layer."""
+        invariants = self.invariant[0]
+        assert isinstance(invariants, ScaleInvariants)
+        return invariants[group]
 
     def forward(
         self, group: Group, x: Tensor, contexts: Sequence[Tensor] = (), companions: Sequence[Tensor] = ()

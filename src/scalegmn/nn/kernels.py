@@ -1,0 +1,130 @@
+"""Compiles and loads `fused.cpp` at first use; without a compiler everything runs on plain torch operations."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_SOURCE = Path(__file__).with_name("fused.cpp")
+_FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-fPIC"]
+_SUFFIX = {torch.float32: "float", torch.float64: "double"}
+_REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+
+
+class Block(ctypes.Structure):
+    """An edge block: networks, targets, sources, channels, and the threads to use."""
+
+    _fields_ = [(n, ctypes.c_int64) for n in ("B", "T", "S", "h")] + [("threads", ctypes.c_int)]  # noqa: RUF012
+
+
+@cache
+def _gate_type(dtype: torch.dtype) -> type[ctypes.Structure]:
+    real = _REAL[dtype]
+    pointer = ctypes.c_void_p
+    fields = [("z", pointer), ("ldz", ctypes.c_int64)]
+    fields += [(n, pointer) for n in ("offset", "target", "source", "inverse", "weight", "bias")]
+    fields += [("eps", real), ("symmetric", ctypes.c_int), ("drop", real), ("seed", ctypes.c_uint32)]
+    return type("Gate", (ctypes.Structure,), {"_fields_": fields})
+
+
+def gate_arguments(
+    z: Tensor,
+    ldz: int,
+    tensors: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor],
+    eps: float,
+    symmetric: bool,
+    drop: float,
+    seed: int,
+) -> ctypes.Structure:
+    """The arguments of the gate; `tensors` are offset, target, source, inverse, weight, bias."""
+    return _gate_type(z.dtype)(pointer(z), ldz, *map(pointer, tensors), eps, int(symmetric), drop, seed)
+
+
+def pointer(x: Tensor | None) -> int | None:
+    """The address of a tensor's data."""
+    return None if x is None else x.data_ptr()
+
+
+def block(batch: int, targets: int, sources: int, channels: int) -> Block:
+    """A block for torch's number of threads."""
+    return Block(batch, targets, sources, channels, torch.get_num_threads())
+
+
+def call(name: str, dtype: torch.dtype, *arguments: object) -> None:
+    """Call a kernel; tensors go as addresses, structures by reference."""
+    library = load()
+    assert library is not None
+    found = []
+    for a in arguments:
+        if isinstance(a, Tensor):
+            found.append(ctypes.c_void_p(a.data_ptr()))
+        elif a is None:
+            found.append(ctypes.c_void_p(None))
+        elif isinstance(a, ctypes.Structure):
+            found.append(ctypes.byref(a))
+        else:
+            found.append(a)
+    library[f"{name}_{_SUFFIX[dtype]}"](*found)
+
+
+def usable(*tensors: Tensor | None) -> bool:
+    """Whether the kernels can take these tensors: on the CPU, in float32 or float64, and a compiler was found."""
+    if torch.compiler.is_compiling():
+        return False
+    found = [t for t in tensors if t is not None]
+    return all(t.device.type == "cpu" and t.dtype in _SUFFIX for t in found) and load() is not None
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    """The compiled library, or None if there is no compiler or SCALEGMN_KERNELS=0."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if os.environ.get("SCALEGMN_KERNELS", "1") == "0" or compiler is None or platform.system() != "Linux":
+        return None
+    runtime = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
+    try:
+        path = _build(compiler, link_openmp=not runtime)
+        if runtime:
+            # Share torch's OpenMP threads: a second pool would fight it for the cores.
+            ctypes.CDLL(str(runtime[0]), mode=ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _build(compiler: str, *, link_openmp: bool) -> Path:
+    key = hashlib.sha256()
+    for part in (_SOURCE.read_bytes(), " ".join(_FLAGS).encode(), _processor(), bytes([link_openmp])):
+        key.update(part)
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    path = cache_home / "scalegmn" / f"fused-{key.hexdigest()[:16]}.so"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        objects, shared = Path(folder, "fused.o"), Path(folder, "fused.so")
+        subprocess.run([compiler, *_FLAGS, "-c", _SOURCE, "-o", objects], check=True, capture_output=True, timeout=120)
+        openmp = ["-fopenmp"] if link_openmp else []
+        link = [compiler, "-shared", *openmp, objects, "-o", shared]
+        subprocess.run(link, check=True, capture_output=True, timeout=60)
+        shared.replace(path)
+    return path
+
+
+def _processor() -> bytes:
+    """What `-march=native` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor().encode()
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "model name"))})).encode()
