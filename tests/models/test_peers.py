@@ -50,6 +50,8 @@ PEERS = [
     Peer("dws", SMALL, SMALL, MLPS),
     Peer("nfn-np", SMALL | {"head_width": 8}, SMALL),
     Peer("nfn-hnp", SMALL | {"head_width": 8}, SMALL),
+    Peer("probegen", SMALL | {"image": 9}, architectures=MLPS | {"cnn": CNNS["cnn"]}, any_graph=True),
+    Peer("probegen", SMALL | {"image": 6}, architectures={"flattened": CNNS["flattened"]}, any_graph=True),
 ]
 CASES = [(peer, key) for peer in PEERS for key in peer.architectures]
 EDITORS = [(peer, key) for peer, key in CASES if card(peer.name).equivariant is not None]

@@ -6,6 +6,7 @@ from . import mlp as mlp
 from . import nfn as nfn
 from . import ng_gnn as ng_gnn
 from . import ng_t as ng_t
+from . import probegen as probegen
 from . import statnn as statnn
 from . import gmn as gmn
 from . import scalegmn as scalegmn
