@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -194,3 +200,20 @@ def test_mistakes_are_one_line_and_code_2(
     assert out == ""
     assert err.count("\n") == 1
     assert message in err
+
+
+def test_progress_tells_speed_quality_and_time_left(tmp_path: Path) -> None:
+    words = ["zoo", "build", "inr", "--images", "digits", "--out", str(tmp_path / "zoo"), "--steps", "20"]
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "150", "TERM": "xterm", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "scalegmn", *words], stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = b""
+    # Linux reports the end of a terminal as an error.
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 65536):
+            seen += piece
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    text = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode()
+    assert re.search(r"\d+/1797 .*networks/s, mean PSNR \d+(\.\d+)? dB, \d:\d\d:\d\d left", text)

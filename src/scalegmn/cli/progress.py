@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ class BuildProgress:
     """
 
     def __init__(self, metric: str, unit: str = "") -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self.made = 0
         self._sum = 0.0
@@ -33,7 +34,6 @@ class BuildProgress:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[quality]}"),
-            TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
             transient=True,
@@ -58,7 +58,9 @@ class BuildProgress:
             return
         self.made += len(values)
         self._sum += float(values.double().nan_to_num(posinf=0.0).sum())
-        self._bar.update(self._task, total=total, completed=done, quality=self.line())
+        seconds = (total - done) * (time.perf_counter() - self._started) / self.made
+        left = str(timedelta(seconds=round(seconds)))
+        self._bar.update(self._task, total=total, completed=done, quality=f"{self.line()}, {left} left")
 
     def line(self) -> str:
         """Networks a second and the mean metric of what this run made; nothing where it made none."""
