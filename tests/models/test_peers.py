@@ -50,6 +50,7 @@ PEERS = [
     Peer("dws", SMALL, SMALL, MLPS),
     Peer("nfn-np", SMALL | {"head_width": 8}, SMALL),
     Peer("nfn-hnp", SMALL | {"head_width": 8}, SMALL),
+    Peer("inr2vec", SMALL | {"embedding": 8, "pretraining": 3}, architectures=EQUAL),
     Peer("probegen", SMALL | {"image": 9}, architectures=MLPS | {"cnn": CNNS["cnn"]}, any_graph=True),
     Peer("probegen", SMALL | {"image": 6}, architectures={"flattened": CNNS["flattened"]}, any_graph=True),
 ]
@@ -236,11 +237,16 @@ def tear(networks: Networks) -> Networks:
     return Networks.from_tensors(a, kept, networks.biases)
 
 
-@pytest.mark.parametrize(("peer", "key"), [c for c in CASES if c[0].name != "statnn"], ids=case_id)
-def test_permuting_one_side_of_a_layer_only_changes_the_output(peer: Peer, key: str) -> None:
+@cases
+def test_permuting_one_side_of_a_layer_only(peer: Peer, key: str) -> None:
+    """It changes the function, and so the output, except where a model ignores the order of rows by design."""
     networks = networks_of(peer.architectures[key])
     model = invariant(peer, networks.architecture)
-    assert error(model(tear(networks)), model(networks)) > 1e-6
+    found = error(model(tear(networks)), model(networks))
+    if peer.name in ("statnn", "inr2vec"):
+        assert found < 1e-9
+    else:
+        assert found > 1e-6
 
 
 # -- editors -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 # Importing a model makes it known to the registry.
 from . import dws as dws
+from . import inr2vec as inr2vec
 from . import mlp as mlp
 from . import nfn as nfn
 from . import ng_gnn as ng_gnn
