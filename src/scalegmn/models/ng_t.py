@@ -20,6 +20,8 @@ from .registry import ModelCard, register
 from .relational import RelationalLayer
 
 EVERY = slice(None)
+# Larger tensors cost the memory allocator of a CPU more than the arithmetic in them.
+LARGEST_ON_CPU = 2**22
 
 
 class NGT(InvariantModel):
@@ -56,6 +58,7 @@ class NGT(InvariantModel):
         frequencies: int = 128,
     ) -> None:
         super().__init__(architectures)
+        self.width = width
         self.graph = _graph(self.architectures, width, probes, frequencies)
         self.layers = nn.ModuleList(
             RelationalLayer(width, heads=heads, dropout=dropout, edges_too=k < layers - 1) for k in range(layers)
@@ -69,6 +72,9 @@ class NGT(InvariantModel):
 
     def embed_one(self, networks: Networks) -> Tensor:
         """The invariant embedding (B, 2 width)."""
+        return torch.cat([self._embed(part) for part in _portions(networks, self.width)])
+
+    def _embed(self, networks: Networks) -> Tensor:
         x, e = torch.cat(self.graph.node_states(networks), dim=1), self.graph.dense_edge_states(networks)
         # The output neurons come last. Only they are read, so the last layer needs only their rows.
         read = slice(x.shape[1] - networks.architecture.layers[-1].size, x.shape[1])
@@ -107,6 +113,7 @@ class NGTEditor(Editor):
         heads: int = 8,
     ) -> None:
         super().__init__(architectures, gamma=gamma, copies=copies)
+        self.width = width
         self.graph = _graph(self.architectures, width, probes, 0)
         self.layers = nn.ModuleList(
             RelationalLayer(width, heads=heads, dropout=dropout, edges_too=True) for _ in range(layers)
@@ -119,6 +126,9 @@ class NGTEditor(Editor):
 
     def direction(self, networks: Networks) -> Tensor:
         """f(theta) as (B, copies, P)."""
+        return torch.cat([self._direction(part) for part in _portions(networks, self.width)])
+
+    def _direction(self, networks: Networks) -> Tensor:
         a = networks.architecture
         x, e = torch.cat(self.graph.node_states(networks), dim=1), self.graph.dense_edge_states(networks)
         for layer in self.layers:
@@ -132,6 +142,15 @@ class NGTEditor(Editor):
         ]
         found: Tensor = self.head(a, dict(enumerate(x.split(sizes, dim=1))), edges)
         return found
+
+
+def _portions(networks: Networks, width: int) -> list[Networks]:
+    """The batch in parts whose attention tensors (pairs of neurons x 2 width) are small enough."""
+    if networks.device.type != "cpu":
+        return [networks]
+    neurons = sum(layer.size for layer in networks.architecture.layers)
+    count = max(1, LARGEST_ON_CPU // (2 * width * neurons**2))
+    return [networks.replace(part) for part in networks.parameters.split(count)]
 
 
 def _graph(architectures: Sequence[Architecture], width: int, probes: int, frequencies: int) -> NeuralGraph:
