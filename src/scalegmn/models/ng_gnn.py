@@ -30,6 +30,7 @@ class NGGNN(InvariantModel):
         dropout: On node states.
         frequencies, sigma: Of the Fourier features of weights and biases (0 frequencies leave them out).
 
+    >>> import torch
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
     >>> NGGNN([a], 10)(Networks(a, torch.randn(5, a.parameters))).shape
     torch.Size([5, 10])
