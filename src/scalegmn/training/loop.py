@@ -121,24 +121,26 @@ class Trainer:
         self.steps = self.settings.steps or self.settings.epochs * self.stream.epoch_steps
         self.every = self.settings.validate_every or self.stream.epoch_steps
         torch.manual_seed(seed_for(recipe.seed, PREPARE))
-        self.model = build_model(recipe.model.name, recipe.model.options, task, zoo.architectures)
-        sample = fetch(zoo, self.stream.indices[self._sample()]).networks
-        self.model.prepare(listed(present(sample, recipe.canonical)))
-        self.model.to(together.device)
+        self.model = build_model(recipe.model.name, recipe.model.options, task, zoo.architectures).to(together.device)
+        self.counters = Counters(seconds=self._prepare())
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay
         )
         self.precision = Precision(self.settings.precision, together.device)
         self.objective = self._objective()
         self.augments = _augments(self.settings)
-        self.counters = Counters()
         self.best = weights_of(self.model)
         self.loss = torch.zeros((), device=together.device)
         self._saved, self._written = 0.0, 0
 
-    def _sample(self) -> Tensor:
+    def _prepare(self) -> float:
+        """Show the model a sample of the training networks; some train on it, so it counts as time spent."""
+        began = time.perf_counter()
         generator = torch.Generator().manual_seed(seed_for(self.seed, PREPARE))
-        return torch.randperm(len(self.stream.indices), generator=generator)[:PREPARE_NETWORKS]
+        chosen = torch.randperm(len(self.stream.indices), generator=generator)[:PREPARE_NETWORKS]
+        networks = fetch(self.zoo, self.stream.indices[chosen]).networks
+        self.model.prepare(listed(present(networks, self.recipe.canonical, self.world.device)))
+        return time.perf_counter() - began
 
     def _objective(self) -> nn.Module:
         objective: nn.Module = Objective(self.model, self.task)

@@ -70,7 +70,6 @@ class Training(Table):
         augment: `scale` moves every training network along its scaling symmetry.
         augment_rate: Of the exponential distribution of positive scales.
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
-        pretrain: Epochs on the model's own unsupervised loss beforehand, for models that have one.
         device: Where to train; `auto` takes a GPU if there is one.
         tensorboard: Whether to write TensorBoard files too.
     """
@@ -92,7 +91,6 @@ class Training(Table):
     augment: Literal["none", "scale"] = "none"
     augment_rate: PositiveFloat = 1.0
     noise: NonNegativeFloat = 0.0
-    pretrain: NonNegativeInt = 0
     device: str = "auto"
     tensorboard: bool = False
 
