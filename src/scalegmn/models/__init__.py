@@ -4,6 +4,7 @@
 from . import dws as dws
 from . import inr2vec as inr2vec
 from . import mlp as mlp
+from . import monomial as monomial
 from . import nfn as nfn
 from . import ng_gnn as ng_gnn
 from . import ng_t as ng_t
