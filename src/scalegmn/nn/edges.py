@@ -35,9 +35,11 @@ class Factored:
 
     def inverse_norm(self) -> Tensor:
         """1 / |e| (B, n_t, n_s), and 0 for e = 0."""
-        zero = self.w == 0
+        zero = self.w.abs() < torch.finfo(self.w.dtype).tiny
         inverse = torch.where(zero, 0, 1 / self.w.abs().masked_fill(zero, 1))
-        return inverse * inverse_norm(self.v).squeeze(-1).unsqueeze(-2)
+        inverse = inverse * inverse_norm(self.v).squeeze(-1).unsqueeze(-2)
+        # Where the product of two small factors has no finite inverse, e itself is 0 or subnormal.
+        return inverse.masked_fill(inverse.isinf(), 0)
 
 
 Edge = Tensor | Factored

@@ -9,6 +9,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from torch import Tensor
 _SOURCE = Path(__file__).with_name("fused.cpp")
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-fPIC"]
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}
+_ENABLED: ContextVar[bool] = ContextVar("kernels", default=True)
 _REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
 
@@ -79,10 +83,20 @@ def call(name: str, dtype: torch.dtype, *arguments: object) -> None:
 
 def usable(*tensors: Tensor | None) -> bool:
     """Whether the kernels can take these tensors: on the CPU, in float32 or float64, and a compiler was found."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not _ENABLED.get():
         return False
     found = [t for t in tensors if t is not None]
     return all(t.device.type == "cpu" and t.dtype in _SUFFIX for t in found) and load() is not None
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Within this block everything runs on plain torch operations, as it does without a compiler."""
+    token = _ENABLED.set(False)
+    try:
+        yield
+    finally:
+        _ENABLED.reset(token)
 
 
 @cache

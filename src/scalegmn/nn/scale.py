@@ -26,7 +26,8 @@ def inverse_norm(x: Tensor) -> Tensor:
     There is no epsilon: the vector is divided by its largest entry first, so that no square over- or underflows.
     """
     largest = x.detach().abs().amax(-1, keepdim=True)
-    zero = largest == 0
+    # Subnormal numbers have lost their digits and their inverse may be infinite: they count as 0.
+    zero = largest < torch.finfo(x.dtype).tiny
     unit = 1 / largest.masked_fill(zero, 1)
     square = (x * unit).square().sum(-1, keepdim=True)
     return torch.where(zero, 0, unit * square.masked_fill(zero, 1).rsqrt())
