@@ -63,26 +63,46 @@ struct Gate {
     std::uint32_t seed;
 };
 
-// u = p + k z, then LayerNorm's statistics.
+// What both signs of one row share: centred p and z, their second moments, and 1/std of p + k z and of p - k z.
 template <typename F>
-inline void normalise(const F *p, const F *z, F k, F eps, Index h, F *n, F &rstd) {
+struct Row {
+    F *p, *z;  // centred
+    F plus, minus;
+};
+
+template <typename F>
+inline F centre(const F *x, Index h, F *out) {
     F mean = 0;
 #pragma omp simd reduction(+ : mean)
-    for (Index i = 0; i < h; ++i) {
-        n[i] = p[i] + k * z[i];
-        mean += n[i];
-    }
+    for (Index i = 0; i < h; ++i) mean += x[i];
     mean /= h;
-    F var = 0;
-#pragma omp simd reduction(+ : var)
+    F square = 0;
+#pragma omp simd reduction(+ : square)
     for (Index i = 0; i < h; ++i) {
-        n[i] -= mean;
-        var += n[i] * n[i];
+        out[i] = x[i] - mean;
+        square += out[i] * out[i];
     }
-    rstd = 1 / std::sqrt(var / h + eps);
-    const F scale = rstd;
-#pragma omp simd
-    for (Index i = 0; i < h; ++i) n[i] *= scale;
+    return square;
+}
+
+// `square` is |p|^2 of the centred p, which is already in row.p; z is centred and multiplied by k.
+template <typename F>
+inline void statistics(const F *z, F k, F square, F eps, Index h, Row<F> &row) {
+    F mean = 0;
+#pragma omp simd reduction(+ : mean)
+    for (Index i = 0; i < h; ++i) mean += z[i];
+    mean /= h;
+    F own = 0, both = 0;
+    const F *p = row.p;
+    F *c = row.z;
+#pragma omp simd reduction(+ : own, both)
+    for (Index i = 0; i < h; ++i) {
+        c[i] = k * (z[i] - mean);
+        own += c[i] * c[i];
+        both += c[i] * p[i];
+    }
+    row.plus = 1 / std::sqrt(std::max(own + square + 2 * both, F(0)) / h + eps);
+    row.minus = 1 / std::sqrt(std::max(own + square - 2 * both, F(0)) / h + eps);
 }
 
 template <typename F>
@@ -113,42 +133,85 @@ inline void mask(const Gate<F> &g, Index row, Index h, F *s) {
     }
 }
 
+// Centred context of a row; recomputed only where the context differs between rows.
+template <typename F>
+struct Centred {
+    const Gate<F> &g;
+    const Block &k;
+    F *raw, *p;
+    F square;
+    bool varies;
+
+    Centred(const Gate<F> &gate, const Block &block, F *raw_, F *p_)
+        : g(gate), k(block), raw(raw_), p(p_), varies(gate.target || gate.source) {
+        square = centre(g.offset, k.h, p);
+    }
+
+    void at(Index bt, Index bs) {
+        if (!varies) return;
+        context(g, k.h, bt, bs, raw);
+        square = centre(raw, k.h, p);
+    }
+};
+
 template <typename F>
 void gate_forward(const Gate<F> &g, const Block &k, F *out) {
 #pragma omp parallel num_threads(k.threads)
     {
-        std::vector<F> space(2 * k.h);
-        F *p = space.data(), *n = p + k.h;
+        std::vector<F> space(3 * k.h);
+        Row<F> row{space.data(), space.data() + k.h, 0, 0};
+        Centred<F> centred(g, k, space.data() + 2 * k.h, row.p);
+        const F *w = g.weight, *c = g.bias, *p = row.p, *zc = row.z;
 #pragma omp for schedule(static)
         for (Index b = 0; b < k.B; ++b)
             for (Index t = 0; t < k.T; ++t)
                 for (Index s = 0; s < k.S; ++s) {
-                    const Index row = (b * k.T + t) * k.S + s;
-                    const F *z = g.z + row * g.ldz;
-                    F *o = out + row * k.h;
-                    const F r = g.inverse ? g.inverse[row] : F(1);
-                    context(g, k.h, b * k.T + t, b * k.S + s, p);
-                    for (int sign = 0; sign <= g.symmetric; ++sign) {
-                        F rstd;
-                        normalise(p, z, sign ? -r : r, g.eps, k.h, n, rstd);
-                        const F *w = g.weight, *c = g.bias;
-                        if (sign == 0) {
+                    const Index at = (b * k.T + t) * k.S + s;
+                    F *o = out + at * k.h;
+                    centred.at(b * k.T + t, b * k.S + s);
+                    statistics(g.z + at * g.ldz, g.inverse ? g.inverse[at] : F(1), centred.square, g.eps, k.h, row);
+                    const F plus = row.plus, minus = row.minus;
+                    if (g.symmetric) {
 #pragma omp simd
-                            for (Index i = 0; i < k.h; ++i) {
-                                const F a = w[i] * n[i] + c[i];
-                                o[i] = a / (1 + exponential(-a));
-                            }
-                        } else {
+                        for (Index i = 0; i < k.h; ++i) {
+                            const F a = w[i] * (plus * (p[i] + zc[i])) + c[i];
+                            const F b2 = w[i] * (minus * (p[i] - zc[i])) + c[i];
+                            const F ea = 1 + exponential(-a), eb = 1 + exponential(-b2);
+                            o[i] = (a * eb + b2 * ea) / (ea * eb);
+                        }
+                    } else {
 #pragma omp simd
-                            for (Index i = 0; i < k.h; ++i) {
-                                const F a = w[i] * n[i] + c[i];
-                                o[i] += a / (1 + exponential(-a));
-                            }
+                        for (Index i = 0; i < k.h; ++i) {
+                            const F a = w[i] * (plus * (p[i] + zc[i])) + c[i];
+                            o[i] = a / (1 + exponential(-a));
                         }
                     }
-                    if (g.drop > 0) mask(g, row, k.h, o);
+                    if (g.drop > 0) mask(g, at, k.h, o);
                 }
     }
+}
+
+// One sign: n = rstd (p + sign z), its silu's gradient times LayerNorm's weight into dn, and the two means of LayerNorm.
+template <typename F>
+inline void normal_gradient(const Gate<F> &g, const Row<F> &row, F sign, F rstd, const F *ds, Index h, F *n, F *dn,
+                            F *sum_w, F *sum_b, F &mean, F &dot) {
+    const F *w = g.weight, *c = g.bias, *p = row.p, *z = row.z;
+    F m = 0, q = 0;
+#pragma omp simd reduction(+ : m, q)
+    for (Index i = 0; i < h; ++i) {
+        const F u = rstd * (p[i] + sign * z[i]);
+        const F a = w[i] * u + c[i];
+        const F sigma = 1 / (1 + exponential(-a));
+        const F da = ds[i] * sigma * (1 + a * (1 - sigma));
+        n[i] = u;
+        sum_w[i] += da * u;
+        sum_b[i] += da;
+        dn[i] = da * w[i];
+        m += dn[i];
+        q += dn[i] * u;
+    }
+    mean = m / h;
+    dot = q / h;
 }
 
 // Gradients: dz with stride ldd, dtarget, dsource, dinverse where not null, and sums for offset, weight, bias.
@@ -157,61 +220,50 @@ void gate_backward(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, 
                    F *dinverse, F *doffset, F *dweight, F *dbias) {
 #pragma omp parallel num_threads(k.threads)
     {
-        std::vector<F> space(5 * k.h), sums(3 * k.h, F(0));
-        F *p = space.data(), *n = p + k.h, *dn = n + k.h, *dp = dn + k.h, *ds = dp + k.h;
+        std::vector<F> space(9 * k.h), sums(3 * k.h, F(0));
+        F *base = space.data();
+        Row<F> row{base, base + k.h, 0, 0};
+        F *n = base + 3 * k.h, *dn = n + k.h, *n2 = dn + k.h, *dn2 = n2 + k.h, *dp = dn2 + k.h, *masked = dp + k.h;
+        Centred<F> centred(g, k, base + 2 * k.h, row.p);
         F *sum_p = sums.data(), *sum_w = sum_p + k.h, *sum_b = sum_w + k.h;
 #pragma omp for schedule(static)
         for (Index b = 0; b < k.B; ++b)
             for (Index t = 0; t < k.T; ++t)
                 for (Index s = 0; s < k.S; ++s) {
-                    const Index row = (b * k.T + t) * k.S + s;
-                    const F *z = g.z + row * g.ldz;
-                    F *d = dz + row * ldd;
-                    const F r = g.inverse ? g.inverse[row] : F(1);
-                    std::memcpy(ds, grad + row * k.h, k.h * sizeof(F));
-                    if (g.drop > 0) mask(g, row, k.h, ds);
-                    context(g, k.h, b * k.T + t, b * k.S + s, p);
-                    F dr = 0;
-                    for (int sign = 0; sign <= g.symmetric; ++sign) {
-                        F rstd, mean = 0, dot = 0;
-                        normalise(p, z, sign ? -r : r, g.eps, k.h, n, rstd);
-                        const F *w = g.weight, *c = g.bias;
-#pragma omp simd reduction(+ : mean, dot)
+                    const Index at = (b * k.T + t) * k.S + s;
+                    const F *z = g.z + at * g.ldz, *ds = grad + at * k.h;
+                    F *d = dz + at * ldd;
+                    const F r = g.inverse ? g.inverse[at] : F(1);
+                    if (g.drop > 0) {
+                        std::memcpy(masked, ds, k.h * sizeof(F));
+                        mask(g, at, k.h, masked);
+                        ds = masked;
+                    }
+                    centred.at(b * k.T + t, b * k.S + s);
+                    statistics(z, r, centred.square, g.eps, k.h, row);
+                    F mean, dot, mean2 = 0, dot2 = 0, along = 0;
+                    normal_gradient(g, row, F(1), row.plus, ds, k.h, n, dn, sum_w, sum_b, mean, dot);
+                    const F plus = row.plus, minus = row.minus;
+                    if (g.symmetric) {
+                        normal_gradient(g, row, F(-1), minus, ds, k.h, n2, dn2, sum_w, sum_b, mean2, dot2);
+#pragma omp simd reduction(+ : along)
                         for (Index i = 0; i < k.h; ++i) {
-                            const F a = w[i] * n[i] + c[i];
-                            const F sigma = 1 / (1 + exponential(-a));
-                            const F da = ds[i] * sigma * (1 + a * (1 - sigma));
-                            sum_w[i] += da * n[i];
-                            sum_b[i] += da;
-                            dn[i] = da * w[i];
-                            mean += dn[i];
-                            dot += dn[i] * n[i];
+                            const F du = plus * (dn[i] - mean - n[i] * dot);
+                            const F dv = minus * (dn2[i] - mean2 - n2[i] * dot2);
+                            dp[i] = du + dv;
+                            d[i] = r * (du - dv);
+                            along += (du - dv) * z[i];
                         }
-                        mean /= k.h;
-                        dot /= k.h;
-                        const F scale = sign ? -r : r;
-                        F along = 0;
-                        if (sign == 0) {
+                    } else {
 #pragma omp simd reduction(+ : along)
-                            for (Index i = 0; i < k.h; ++i) {
-                                const F du = rstd * (dn[i] - mean - n[i] * dot);
-                                dp[i] = du;
-                                d[i] = scale * du;
-                                along += du * z[i];
-                            }
-                            dr += along;
-                        } else {
-#pragma omp simd reduction(+ : along)
-                            for (Index i = 0; i < k.h; ++i) {
-                                const F du = rstd * (dn[i] - mean - n[i] * dot);
-                                dp[i] += du;
-                                d[i] += scale * du;
-                                along += du * z[i];
-                            }
-                            dr -= along;
+                        for (Index i = 0; i < k.h; ++i) {
+                            const F du = plus * (dn[i] - mean - n[i] * dot);
+                            dp[i] = du;
+                            d[i] = r * du;
+                            along += du * z[i];
                         }
                     }
-                    if (dinverse) dinverse[row] = dr;
+                    if (dinverse) dinverse[at] = along;
 #pragma omp simd
                     for (Index i = 0; i < k.h; ++i) sum_p[i] += dp[i];
                     if (dtarget) {
