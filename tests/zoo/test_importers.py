@@ -98,6 +98,15 @@ def test_all_forms_give_the_same_networks(tmp_path: Path) -> None:
         assert torch.equal(zoo.column("split"), zoos[0].column("split"))
 
 
+def test_clutter_and_earlier_checkpoints_are_passed_over(tmp_path: Path) -> None:
+    files = mnist(3)
+    first = next(iter(files))
+    files[first.replace("final", "current")] = saved(dws_state(99))
+    files[f"__MACOSX/{first}"] = b"metadata"
+    files[first.replace("model_final", "._model_final")] = b"metadata"
+    assert len(import_inr("mnist-inr", as_zip(files, tmp_path / "s"), tmp_path / "out")) == 3
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_published_lists_decide_the_splits(tmp_path: Path, nested: bool) -> None:
     files = mnist()

@@ -1,8 +1,8 @@
 """What varies between the networks of a CNN zoo: hyperparameters and initial weights, drawn per network.
 
 The ranges follow the Small CNN Zoo (Unterthiner et al., 2020, arXiv:2002.11448), shifted where its 86 epochs are
-replaced by a few hundred to a few thousand steps: larger learning rates for plain gradient descent, and no initial
-weights so small that nothing would have happened yet.
+replaced by some hundred to some thousand steps: larger learning rates for plain gradient descent, less decay, and no
+initial weights so small that nothing would have happened yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIMISERS = ("sgd", "adam", "rmsprop")
 WEIGHT_INITS = ("glorot_normal", "he_normal", "orthogonal", "normal", "truncated_normal")
 BIAS_INITS = ("zeros", "normal")
 FRACTIONS = (0.1, 0.25, 0.5, 1.0)
-LEARNING_RATES = {"sgd": (5e-3, 0.5), "adam": (3e-4, 3e-2), "rmsprop": (3e-4, 3e-2)}
+LEARNING_RATES = {"sgd": (1e-2, 0.7), "adam": (5e-4, 2e-2), "rmsprop": (5e-4, 2e-2)}
 VARIED_WIDTHS = (8, 12, 16, 20, 24)
 
 
@@ -91,11 +91,11 @@ def draw_settings(seed: int, index: int, budget: Budget, images: int) -> Setting
     return Settings(
         optimiser=optimiser,
         learning_rate=_log_uniform(rng, *LEARNING_RATES[optimiser]),
-        l2=_log_uniform(rng, 1e-8, 1e-2),
+        l2=_log_uniform(rng, 1e-8, 1e-3),
         dropout=float(rng.uniform(0, 0.7)) * float(rng.integers(2)),
         train_fraction=fraction,
         weight_init=str(rng.choice(WEIGHT_INITS)),
-        weight_std=_log_uniform(rng, 0.02, 0.5),
+        weight_std=_log_uniform(rng, 0.03, 0.5),
         bias_init=str(rng.choice(BIAS_INITS)),
         bias_std=_log_uniform(rng, 1e-3, 0.3),
         steps=steps,

@@ -40,12 +40,12 @@ class Source(ABC):
 
     Arguments:
         path: The folder or archive.
-        names: Relative names with slashes, sorted.
+        names: Relative names with slashes; what a Mac adds to archives is passed over.
     """
 
     def __init__(self, path: Path, names: list[str]) -> None:
         self.path = path
-        self.names = sorted(names)
+        self.names = sorted(name for name in names if not _is_clutter(name))
 
     @abstractmethod
     def open(self, name: str) -> IO[bytes]:
@@ -118,6 +118,10 @@ class _Tar(Source):
         file = self._archive.extractfile(self._entries[name])
         assert file is not None
         return file
+
+
+def _is_clutter(name: str) -> bool:
+    return any(part.startswith("._") or part in ("__MACOSX", ".DS_Store") for part in name.split("/"))
 
 
 def _leaves(link: Path, root: Path) -> bool:

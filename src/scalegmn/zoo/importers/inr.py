@@ -146,6 +146,8 @@ def _nfn_entries(source: Source) -> tuple[list[Entry], str]:
 
 def _dws_entries(source: Source, kind: str) -> tuple[list[Entry], str]:
     names = [n for n in source.names if n.endswith((".pth", ".pt"))]
+    # Beside it may lie checkpoints from during the training.
+    names = [n for n in names if n.endswith("/model_final.pth")] or names
     if not names:
         raise ScaleGMNError(f"{source.path}: expected networks as .pth files, found none")
     lists = _published_lists(source, names)
