@@ -102,9 +102,8 @@ class ScaleGMN(InvariantModel):
         self.body.measure(training)
 
     def embed_one(self, networks: Networks) -> Tensor:
-        symmetry, states = self.body(networks, self.readout.needs)
-        embedding: Tensor = self.readout(symmetry, states)
-        return embedding
+        found = [self.readout(*self.body(n, self.readout.needs)) for n in self.body.portions(networks)]
+        return torch.cat(found)
 
     def read(self, embedding: Tensor) -> Tensor:
         y: Tensor = self.readout.mlp.last(embedding)
@@ -168,9 +167,9 @@ class ScaleGMNEditor(Editor):
         self.body.measure(training)
 
     def direction(self, networks: Networks) -> Tensor:
-        symmetry, states = self.body(networks, self.head.needs)
-        theta: Tensor = self.head(networks, symmetry, states, self.body.init.kernels)
-        return theta
+        kernels = self.body.init.kernels
+        found = [self.head(n, *self.body(n, self.head.needs), kernels) for n in self.body.portions(networks)]
+        return torch.cat(found)
 
 
 _PAPER = "Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS"

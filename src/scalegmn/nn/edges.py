@@ -57,6 +57,15 @@ def project(e: Edge, weight: Tensor) -> Edge:
     return F.linear(e, weight)
 
 
+def add(e: Edge, new: Edge) -> Tensor:
+    """The sum of two edge states, as a tensor."""
+    new = dense(new)
+    if isinstance(e, Factored) and e.v.numel() == new.shape[-1]:
+        rows = new.reshape(-1, new.shape[-1])
+        return torch.addmm(rows, e.w.reshape(-1, 1), e.v.reshape(1, -1)).view_as(new)
+    return dense(e) + new
+
+
 def shape(e: Edge) -> tuple[int, int, int]:
     """(B, n_t, n_s)."""
     s = e.w.shape if isinstance(e, Factored) else e.shape

@@ -367,23 +367,33 @@ void contract_forward(const F *g, Index ldg, const F *rho, int to_target, const 
             }
 }
 
+// dg = grad * rho with stride ldd, drho = grad * g, and sum gathers drho over all rows.
 template <typename F>
 void contract_backward(const F *grad, const F *g, Index ldg, const F *rho, int to_target, const Block &k, F *dg,
-                       Index ldd, F *drho) {
-#pragma omp parallel for schedule(static) num_threads(k.threads)
-    for (Index b = 0; b < k.B; ++b)
-        for (Index t = 0; t < k.T; ++t)
-            for (Index s = 0; s < k.S; ++s) {
-                const Index row = (b * k.T + t) * k.S + s;
-                const F *x = g + row * ldg, *r = rho + row * k.h;
-                const F *o = grad + vertex(k, to_target, b, t, s) * k.h;
-                F *d = dg + row * ldd, *q = drho + row * k.h;
+                       Index ldd, F *drho, F *sum) {
+#pragma omp parallel num_threads(k.threads)
+    {
+        std::vector<F> space(k.h, F(0));
+        F *own = space.data();
+#pragma omp for schedule(static)
+        for (Index b = 0; b < k.B; ++b)
+            for (Index t = 0; t < k.T; ++t)
+                for (Index s = 0; s < k.S; ++s) {
+                    const Index row = (b * k.T + t) * k.S + s;
+                    const F *x = g + row * ldg, *r = rho + row * k.h;
+                    const F *o = grad + vertex(k, to_target, b, t, s) * k.h;
+                    F *d = dg + row * ldd, *q = drho + row * k.h;
 #pragma omp simd
-                for (Index i = 0; i < k.h; ++i) {
-                    d[i] = o[i] * r[i];
-                    q[i] = o[i] * x[i];
+                    for (Index i = 0; i < k.h; ++i) {
+                        d[i] = o[i] * r[i];
+                        const F v = o[i] * x[i];
+                        q[i] = v;
+                        own[i] += v;
+                    }
                 }
-            }
+#pragma omp critical
+        for (Index i = 0; i < k.h; ++i) sum[i] += own[i];
+    }
 }
 
 // z[b, t, s] = w[b, t, s] a[b, s] with k.h numbers a row; and da = sum over targets of w dz.
@@ -436,8 +446,8 @@ void outer_backward(const F *w, const F *dz, const Block &k, F *da) {
         contract_forward(g, ldg, rho, to, *k, out);                                                                    \
     }                                                                                                                  \
     extern "C" void contract_backward_##suffix(const F *grad, const F *g, Index ldg, const F *rho, int to,             \
-                                               const Block *k, F *dg, Index ldd, F *drho) {                           \
-        contract_backward(grad, g, ldg, rho, to, *k, dg, ldd, drho);                                                   \
+                                               const Block *k, F *dg, Index ldd, F *drho, F *sum) {                   \
+        contract_backward(grad, g, ldg, rho, to, *k, dg, ldd, drho, sum);                                              \
     }                                                                                                                  \
     extern "C" void outer_forward_##suffix(const F *w, const F *a, const Block *k, F *z) {                             \
         outer_forward(w, a, *k, z);                                                                                    \

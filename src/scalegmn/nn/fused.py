@@ -119,10 +119,10 @@ class _ScaleEq(torch.autograd.Function):
         x, scalar, stack, *tensors, last, x_t, d_s, z, s, rho = ctx.saved_tensors
         outputs, hidden = last.shape
         dz, drho = torch.empty_like(z), torch.empty_like(rho)
-        _contract_gradients(grad.contiguous(), z, rho, ctx.reduce, dz, drho)
+        dlast_bias = _contract_gradients(grad.contiguous(), z, rho, ctx.reduce, dz, drho)
         drho = drho.view(-1, outputs)
         ds = drho @ last
-        dlast, dlast_bias = drho.T @ s.view(-1, hidden), drho.sum(0)
+        dlast = drho.T @ s.view(-1, hidden)
         del drho
         shape = (*s.shape[:3], hidden)
         found = _gate_gradients(
@@ -217,13 +217,16 @@ def _contract(z: Tensor, rho: Tensor, reduce: Reduce) -> Tensor:
     return out
 
 
-def _contract_gradients(grad: Tensor, z: Tensor, rho: Tensor, reduce: Reduce, dz: Tensor, drho: Tensor) -> None:
+def _contract_gradients(grad: Tensor, z: Tensor, rho: Tensor, reduce: Reduce, dz: Tensor, drho: Tensor) -> Tensor:
+    """Write the gradients of z's first part and of rho, and return the sum of the latter over all edges."""
     batch, targets, sources, outputs = rho.shape
+    total = rho.new_zeros(outputs)
     shape = (batch, targets * sources, 1) if reduce is None else (batch, targets, sources)
     call(
         "contract_backward", z.dtype, grad, z, _long(z.shape[-1]), rho, int(reduce != "source"),
-        block(*shape, outputs), dz, _long(dz.shape[-1]), drho,
+        block(*shape, outputs), dz, _long(dz.shape[-1]), drho, total,
     )  # fmt: skip
+    return total
 
 
 def _long(value: int) -> ctypes.c_int64:

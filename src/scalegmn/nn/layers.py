@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..groups import Group
-from .edges import Edge, dense, shape
+from .edges import Edge, add, shape
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .scale import SignRule, sum_of
 from .symmetry import Symmetry
@@ -46,8 +46,8 @@ class States:
         return States(
             {k: self.x[k] + v for k, v in other.x.items()},
             {k: self.d[k] + v for k, v in other.d.items()},
-            {k: dense(self.e[k]) + dense(v) for k, v in other.e.items()},
-            {k: dense(self.r[k]) + dense(v) for k, v in other.r.items()},
+            {k: add(self.e[k], v) for k, v in other.e.items()},
+            {k: add(self.r[k], v) for k, v in other.r.items()},
         )
 
 
