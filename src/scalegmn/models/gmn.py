@@ -23,7 +23,7 @@ register(
     ModelCard(
         name="gmn",
         title="GMN",
-        paper="Lim, Maron, Law, Lorraine and Lucas, Graph Metanetworks for Processing Diverse Neural Architectures, ICLR",
+        paper="Lim et al., Graph Metanetworks for Processing Diverse Neural Architectures, ICLR",
         year=2024,
         symmetries=("permutation",),
         invariant=GMN,

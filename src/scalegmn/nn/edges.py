@@ -101,7 +101,7 @@ def scale_equivariant(
     result: Tensor = fused.scale_equivariant(
         u if w is not None else u.contiguous(),
         w,
-        torch.cat([gamma, invariant.first[0].weight]),
+        torch.cat([gamma, invariant.first_weight]),
         invariant.offset,
         target,
         source,

@@ -131,7 +131,8 @@ class Kernels(nn.Module):
             return w
         left, _, top, _ = self._margins(connection)
         height, width = _kernel(connection)
-        return w.unflatten(-1, self.shape)[..., top : top + height, left : left + width].flatten(-2)
+        grid: Tensor = w.unflatten(-1, self.shape)
+        return grid[..., top : top + height, left : left + width].flatten(-2)
 
     def _margins(self, connection: Connection) -> tuple[int, int, int, int]:
         height, width = _kernel(connection)

@@ -9,6 +9,7 @@ in the backward pass.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -102,7 +103,7 @@ class _ScaleEq(torch.autograd.Function):
         else:
             shape = scalar.shape
             z = x.new_empty(*shape, outputs + hidden)
-            call("outer_forward", x.dtype, scalar, (x @ stack.T).contiguous(), block(*shape, outputs + hidden), z)
+            call("outer_forward", x.dtype, scalar, (x @ stack.T).contiguous(), block(*shape[:3], outputs + hidden), z)
         if x_t is not None and d_s is not None:
             z[..., :outputs].addcmul_(x_t.unsqueeze(2), d_s.unsqueeze(1))
         s = x.new_empty(*shape, hidden)
@@ -135,7 +136,7 @@ class _ScaleEq(torch.autograd.Function):
             d_d_s = torch.einsum("btsh,bth->bsh", dg, x_t)
         if scalar is not None:
             da = x.new_zeros(*x.shape[:-1], outputs + hidden)
-            call("outer_backward", x.dtype, scalar, dz, block(*scalar.shape, outputs + hidden), da)
+            call("outer_backward", x.dtype, scalar, dz, block(*scalar.shape[:3], outputs + hidden), da)
             dz = da
         flat = dz.view(-1, dz.shape[-1])
         dx = (flat @ stack).view_as(x) if ctx.needs_input_grad[0] else None
@@ -171,16 +172,17 @@ class _Hadamard(torch.autograd.Function):
         return dy, de, None, None
 
 
-gate = _Gate.apply
-scale_equivariant = _ScaleEq.apply
-hadamard = _Hadamard.apply
+# torch does not annotate `apply`.
+gate: Callable[..., Tensor] = _Gate.apply
+scale_equivariant: Callable[..., Tensor] = _ScaleEq.apply
+hadamard: Callable[..., tuple[Tensor, Tensor | None]] = _Hadamard.apply
 
 
 def _run_gate(
     z: Tensor, ldz: int, shape: tuple[int, ...], tensors: tuple[Any, ...], options: GateOptions, out: Tensor
 ) -> None:
     o = options
-    arguments = gate_arguments(z, ldz, tensors, o.eps, o.symmetric, o.drop, o.seed)  # type: ignore[arg-type]
+    arguments = gate_arguments(z, ldz, tensors, o.eps, o.symmetric, o.drop, o.seed)
     call("gate_forward", out.dtype, arguments, block(*shape), out)
 
 
@@ -198,7 +200,7 @@ def _gate_gradients(
     found = [None if t is None else torch.zeros_like(t) for t in tensors]
     offset, target, source, inverse, weight, bias = found
     o = options
-    arguments = gate_arguments(z, ldz, tensors, o.eps, o.symmetric, o.drop, o.seed)  # type: ignore[arg-type]
+    arguments = gate_arguments(z, ldz, tensors, o.eps, o.symmetric, o.drop, o.seed)
     call(
         "gate_backward", grad.dtype, arguments, block(*shape), grad.contiguous(), dz, _long(ldd), target, source,
         inverse, offset, weight, bias,

@@ -28,7 +28,7 @@ _REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 class Block(ctypes.Structure):
     """An edge block: networks, targets, sources, channels, and the threads to use."""
 
-    _fields_ = [(n, ctypes.c_int64) for n in ("B", "T", "S", "h")] + [("threads", ctypes.c_int)]  # noqa: RUF012
+    _fields_ = [(n, ctypes.c_int64) for n in ("B", "T", "S", "h")] + [("threads", ctypes.c_int)]
 
 
 @cache
@@ -59,8 +59,9 @@ def pointer(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-def block(batch: int, targets: int, sources: int, channels: int) -> Block:
-    """A block for torch's number of threads."""
+def block(*shape: int) -> Block:
+    """A block (networks, targets, sources, channels) for torch's number of threads."""
+    batch, targets, sources, channels = shape
     return Block(batch, targets, sources, channels, torch.get_num_threads())
 
 
@@ -68,7 +69,7 @@ def call(name: str, dtype: torch.dtype, *arguments: object) -> None:
     """Call a kernel; tensors go as addresses, structures by reference."""
     library = load()
     assert library is not None
-    found = []
+    found: list[object] = []
     for a in arguments:
         if isinstance(a, Tensor):
             found.append(ctypes.c_void_p(a.data_ptr()))
@@ -127,9 +128,9 @@ def _build(compiler: str, *, link_openmp: bool) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         objects, shared = Path(folder, "fused.o"), Path(folder, "fused.so")
-        subprocess.run([compiler, *_FLAGS, "-c", _SOURCE, "-o", objects], check=True, capture_output=True, timeout=120)
+        subprocess.run([compiler, *_FLAGS, "-c", str(_SOURCE), "-o", str(objects)], check=True, capture_output=True, timeout=120)
         openmp = ["-fopenmp"] if link_openmp else []
-        link = [compiler, "-shared", *openmp, objects, "-o", shared]
+        link = [compiler, "-shared", *openmp, str(objects), "-o", str(shared)]
         subprocess.run(link, check=True, capture_output=True, timeout=60)
         shared.replace(path)
     return path

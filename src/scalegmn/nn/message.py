@@ -107,7 +107,7 @@ class Message(nn.Module):
         else:
             m, inverse = fused.hadamard(y, dense(e), backward or not everywhere, group.scales)
         return scale_equivariant(
-            self.hidden.gamma[0].weight,
+            self.hidden.gamma_weight,
             self.hidden.net(group),
             m,
             inverse,
@@ -211,7 +211,7 @@ class EdgeUpdate(nn.Module):
     r"""\(\mathrm{UPD}_E(x, y, e) = \mathsf{AugScaleEq}(e, \mathsf{ScaleInv}(x, y))\), the paper's invariant form.
 
     With a dual stream the linear part also sees \(x_t \otimes d_s\), which moves as an edge:
-    \((\Gamma e + \Gamma_x x_t \odot \phi(\Gamma_d d_s)) \odot \rho(\tilde e, \mathsf{ScaleInv}(x_t), \mathsf{ScaleInv}(x_s))\).
+    \((\Gamma e + \Gamma_x x_t \odot \phi(\Gamma_d d_s)) \odot \rho(\tilde e, \mathsf{ScaleInv}(x_t, x_s))\).
 
     Arguments:
         groups: Groups of the edges.
@@ -271,14 +271,14 @@ class EdgeUpdate(nn.Module):
             e, inverse = _with_inverse_norm(e) if group.scales else (e, None)
             return scale_equivariant(self.gamma.weight, net, e, inverse, along, outer=ends)
         e = dense(e)
-        linear = self.gamma(e)
+        linear: Tensor = self.gamma(e)
         if ends is not None:
             linear = linear + symmetry.target(connection, ends[0]) * symmetry.source(connection, ends[1])
         rho: Tensor = net([e], along)
         return linear * rho
 
 
-def _with_inverse_norm(e: Edge) -> tuple[Edge, Tensor]:
+def _with_inverse_norm(e: Edge) -> tuple[Edge, Tensor | None]:
     if isinstance(e, Factored):
         return e, e.inverse_norm()
     m, inverse = fused.hadamard(e.new_ones(e.shape[0], e.shape[2], e.shape[3]), e, False, True)

@@ -125,6 +125,13 @@ class ScaleInvariant(nn.Module):
         dropped: Tensor = self.dropout(h)
         return dropped
 
+    @property
+    def first_weight(self) -> Tensor:
+        """The matrix that the first vector meets."""
+        first = self.first[0]
+        assert isinstance(first, nn.Linear)
+        return first.weight
+
     def gate_options(self) -> fused.GateOptions:
         """The same for the fast path."""
         drop, seed = fused.dropout_seed(self.dropout.p, self.training)
@@ -232,6 +239,13 @@ class ScaleEquivariant(nn.Module):
             start_linear(gamma)
         for invariants in self.invariant:
             start_at_one(invariants)
+
+    @property
+    def gamma_weight(self) -> Tensor:
+        """The matrix Gamma of the first layer."""
+        gamma = self.gamma[0]
+        assert isinstance(gamma, nn.Linear)
+        return gamma.weight
 
     def net(self, group: Group) -> ScaleInvariant:
         """The invariant net of `group` in the first layer."""
