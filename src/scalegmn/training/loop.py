@@ -19,6 +19,7 @@ from ..tasks import Task, task_class
 from ..zoo.augment import NoiseAugment, ScaleAugment
 from ..zoo.store import Zoo
 from .build import build_model
+from .compiled import Compiled
 from .data import AUGMENT, DROPOUT, PREPARE, Stream, fetch, listed, present, seed_for
 from .distributed import World, world
 from .evaluation import Evaluation, evaluate
@@ -145,7 +146,7 @@ class Trainer:
     def _objective(self) -> nn.Module:
         objective: nn.Module = Objective(self.model, self.task)
         if self.settings.compile:
-            objective.compile()
+            objective = Compiled(objective)
         if self.world.size > 1:
             # A batch may lack an architecture, and a readout may not see every neuron: some weights then go unused.
             objective = DistributedDataParallel(objective, find_unused_parameters=True)

@@ -66,7 +66,7 @@ class Training(Table):
         validate_every: Steps between validations; one epoch if omitted.
         checkpoint_every: Steps between checkpoints, besides one at every validation.
         precision: `mixed` computes in 16 bits where the device can.
-        compile: Whether to compile the model.
+        compile: Whether to compile the model, which takes a minute or more at the start.
         augment: `scale` moves every training network along its scaling symmetry.
         augment_rate: Of the exponential distribution of positive scales.
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.

@@ -1,0 +1,62 @@
+"""torch.compile for models of networks.
+
+The compiler follows Python, and Python here is architectures, views and dispatch by group. So the loss is first traced
+to a graph of tensor operations for one architecture and one batch size, and that graph is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ..networks import Networks
+from ..nn import kernels
+
+
+class Compiled(nn.Module):
+    """A loss, compiled for the first batch it meets; batches of another size or of mixed architectures run as is.
+
+    Arguments:
+        objective: Takes networks and targets, gives a scalar.
+        backend: Of torch.compile.
+    """
+
+    def __init__(self, objective: nn.Module, *, backend: str = "inductor") -> None:
+        super().__init__()
+        self.objective = objective
+        self.backend = backend
+        self._names = [name for name, _ in (*objective.named_parameters(), *objective.named_buffers())]
+        self._shape: tuple[object, ...] | None = None
+        self._graph: Callable[[list[Tensor], Tensor, Tensor], Tensor] | None = None
+
+    def forward(self, networks: Networks | Sequence[Networks], targets: Tensor) -> Tensor:
+        """The loss of a batch."""
+        if isinstance(networks, Networks):
+            shape = networks.architecture, networks.parameters.shape, targets.shape
+            if self._shape is None:
+                self._shape, self._graph = shape, self._compile(networks, targets)
+            if self._shape == shape and self._graph is not None:
+                return self._graph(self._tensors(), networks.parameters, targets)
+        loss: Tensor = self.objective(networks, targets)
+        return loss
+
+    def _tensors(self) -> list[Tensor]:
+        return [t for _, t in (*self.objective.named_parameters(), *self.objective.named_buffers())]
+
+    def _compile(self, networks: Networks, targets: Tensor) -> Callable[[list[Tensor], Tensor, Tensor], Tensor]:
+        architecture = networks.architecture
+
+        def loss(tensors: list[Tensor], parameters: Tensor, targets: Tensor) -> Tensor:
+            state = dict(zip(self._names, tensors, strict=True))
+            found: Tensor = functional_call(self.objective, state, (Networks(architecture, parameters), targets))
+            return found
+
+        # Kernels of our own cannot be traced; the compiler makes better ones.
+        with kernels.disabled():
+            graph = make_fx(loss)(self._tensors(), networks.parameters, targets)
+        compiled: Callable[[list[Tensor], Tensor, Tensor], Tensor] = torch.compile(graph, backend=self.backend)
+        return compiled
