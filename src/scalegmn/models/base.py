@@ -37,10 +37,22 @@ class Metanetwork(nn.Module, ABC):
         return networks
 
     def extra_repr(self) -> str:
-        parameters = sum(p.numel() for p in self.parameters())
         groups = dict.fromkeys(str(g) for a in self.architectures for g in a.groups[1:-1])
         inputs = "; ".join(str(a) for a in self.architectures)
-        return f"inputs: {inputs}, groups: {', '.join(groups)}, parameters: {parameters:,}"
+        return f"inputs: {inputs}\ngroups: {', '.join(groups) or 'none'}\nparameters: {_parameters(self):,}"
+
+    def __repr__(self) -> str:
+        """One line per part instead of the whole tree."""
+        lines = self.extra_repr().splitlines()
+        for name, part in self.named_children():
+            more = f"{len(part)} x {part[0]._get_name()}" if isinstance(part, nn.ModuleList) else part.extra_repr()
+            what = f"{part._get_name()}({more})" if more else part._get_name()
+            lines.append(f"{name}: {what}, {_parameters(part):,} parameters")
+        return "\n  ".join([f"{self._get_name()}(", *lines]) + "\n)"
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 class InvariantModel(Metanetwork, ABC):

@@ -69,6 +69,9 @@ class Readout(nn.Module):
             ends += w
         self.mlp = MLP(ends, outputs, hidden=w, dropout=style.dropout)
 
+    def extra_repr(self) -> str:
+        return f"neurons: {self.kind}"
+
     def needs(self, symmetry: Symmetry) -> set[Key]:
         """The states that are read."""
         last = len(symmetry.architecture.layers) - 1
@@ -125,6 +128,9 @@ class ParameterHead(nn.Module):
         self.weight = ScaleEquivariant(style.edge_groups, w, copies * kernels.size, hidden=w, sign=s, dropout=p)
         self.bias = ScaleEquivariant(style.vertex_groups, w, copies, hidden=w, sign=s, dropout=p)
         self.output_bias = MLP(w, copies, hidden=w, dropout=p)
+
+    def extra_repr(self) -> str:
+        return f"copies: {self.copies}"
 
     def needs(self, symmetry: Symmetry) -> set[Key]:
         """All edges, and every layer with a bias."""
