@@ -82,7 +82,7 @@ def scale_equivariant(
     outer: tuple[Tensor, Tensor] | None = None,
     reduce: fused.Reduce = None,
 ) -> Tensor:
-    r"""\((\Gamma x + x_t d_s) \odot \rho(\tilde x, p)\) on every edge, summed over sources or targets if `reduce` says so.
+    r"""\((\Gamma x + x_t d_s) \odot \rho(\tilde x, p)\) on every edge, or its sum over sources or targets.
 
     Arguments:
         gamma: The matrix Gamma.

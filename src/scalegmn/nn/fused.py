@@ -1,9 +1,9 @@
 r"""The fast path: the same functions as in `scale.py` and `message.py` with fused elementwise work and fewer products.
 
-Three things are exploited. Two linear maps of one vector are one product. Symmetrisation shares the first map and applies
-the last one to the sum. Canonicalisation commutes with linear maps, \(A (x / \|x\|) = (A x) / \|x\|\), so it needs no copy of
-x. What is elementwise between the products happens in `fused.cpp` in one pass; products are stored, the rest is recomputed
-in the backward pass.
+Three things are exploited. Two linear maps of one vector are one product. Symmetrisation shares the first map and
+applies the last one to the sum. Canonicalisation commutes with linear maps, \(A (x / \|x\|) = (A x) / \|x\|\), so it
+needs no copy of x. What is elementwise between the products happens in `fused.cpp` in one pass; products are stored,
+the rest is recomputed in the backward pass.
 """
 
 from __future__ import annotations

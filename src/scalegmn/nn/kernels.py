@@ -128,7 +128,8 @@ def _build(compiler: str, *, link_openmp: bool) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         objects, shared = Path(folder, "fused.o"), Path(folder, "fused.so")
-        subprocess.run([compiler, *_FLAGS, "-c", str(_SOURCE), "-o", str(objects)], check=True, capture_output=True, timeout=120)
+        compile_ = [compiler, *_FLAGS, "-c", str(_SOURCE), "-o", str(objects)]
+        subprocess.run(compile_, check=True, capture_output=True, timeout=120)
         openmp = ["-fopenmp"] if link_openmp else []
         link = [compiler, "-shared", *openmp, str(objects), "-o", str(shared)]
         subprocess.run(link, check=True, capture_output=True, timeout=60)

@@ -160,10 +160,10 @@ class Update(nn.Module):
         x = torch.cat(list(states), -1)
         if symmetry.is_hidden(layer):
             y: Tensor = self.hidden(symmetry.groups[layer], x, contexts, companions)
-            return y
-        rest = [c.expand(*x.shape[:-1], -1) for c in (*contexts, *companions)]
-        mlp = self.input if layer == 0 else self.output
-        y = mlp(torch.cat([x, *rest], -1))
+        else:
+            rest = [c.expand(*x.shape[:-1], -1) for c in (*contexts, *companions)]
+            mlp = self.input if layer == 0 else self.output
+            y = mlp(torch.cat([x, *rest], -1))
         return y
 
 
@@ -200,10 +200,10 @@ class VertexInvariant(nn.Module):
         """Invariants (B, n, width) of one layer."""
         if symmetry.is_hidden(layer):
             y: Tensor = self.hidden(symmetry.groups[layer], states, contexts)
-            return y
-        rest = [c.expand(*states[0].shape[:-1], -1) for c in contexts]
-        mlp = self.input if layer == 0 else self.output
-        y = mlp(torch.cat([*states, *rest], -1))
+        else:
+            rest = [c.expand(*states[0].shape[:-1], -1) for c in contexts]
+            mlp = self.input if layer == 0 else self.output
+            y = mlp(torch.cat([*states, *rest], -1))
         return y
 
 
