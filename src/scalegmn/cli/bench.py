@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import print_json, stdout
+from scalegmn.cli.console import print_json, stdout, track
 
-bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
-app.add_typer(bench_app, name="bench")
+bench_app = typer.Typer(invoke_without_command=True)
+app.add_typer(bench_app, name="bench", epilog=examples("scalegmn bench", "scalegmn bench --json"))
+
+_ORACLE = Path(__file__).parents[3] / "tests" / "oracle.py"
+
+
+@bench_app.callback()
+def bench(
+    context: typer.Context,
+    seconds: Annotated[float, typer.Option(help="How long to measure each line.")] = 8.0,
+    literal: Annotated[bool, typer.Option(help="Compare with the literal edge-list implementation.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure speed and memory of ScaleGMN on this machine.
+
+    The unit is one product (edges x h)(h x h), timed in between. The literal implementation is part of the source
+    tree, not of the installed package; without it those columns are empty.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from rich.table import Table
+
+    from scalegmn.models.bench import run
+
+    rows = []
+    for row in track(run(_ORACLE if literal and _ORACLE.exists() else None, seconds), "measuring", total=8):
+        rows.append(row)
+    if as_json:
+        print_json(rows)
+        return
+    table = Table("work", "h", "batch", "s / step", "products", "x literal", "peak MB", "literal MB")
+    for r in rows:
+        numbers = [r["literal_ratio"], r["peak_mb"], r["literal_peak_mb"]]
+        table.add_row(
+            r["name"],
+            str(r["h"]),
+            str(r["batch"]),
+            f"{r['seconds_per_step']:.3f}",
+            f"{r['gemm_equivalents']:.0f}",
+            *("-" if n is None else f"{n:.3g}" for n in numbers),
+        )
+    stdout().print(table)
 
 
 @bench_app.command("zoo", epilog=examples("scalegmn bench zoo", "scalegmn bench zoo --seconds 60 --json"))

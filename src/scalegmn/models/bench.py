@@ -1,0 +1,214 @@
+"""How fast ScaleGMN is on this machine, in a unit that other machines share.
+
+One GEMM-equivalent is the time of one product (edges of the batch x h)(h x h), measured interleaved with the model in the
+same process. The forward variant needs about 14 such products, so about 42 for a training step: that is the limit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..activations import activation
+from ..architecture import Architecture
+from ..networks import Networks
+from .scalegmn import ScaleGMN, ScaleGMNEditor
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the benchmark."""
+
+    name: str
+    architecture: Architecture
+    width: int
+    batch: int
+    backward: str = "none"
+    readout: str = "output"
+    layers: int = 4
+    training: bool = True
+    editing: bool = False
+
+    def build(self) -> nn.Module:
+        """The model, with the paper's settings: symmetrised signs, edge updates, LayerNorm."""
+        torch.manual_seed(0)
+        if self.editing:
+            return ScaleGMNEditor(
+                [self.architecture],
+                width=self.width,
+                layers=self.layers,
+                backward=self.backward,  # type: ignore[arg-type]
+            )
+        return ScaleGMN(
+            [self.architecture],
+            10,
+            width=self.width,
+            layers=self.layers,
+            backward=self.backward,  # type: ignore[arg-type]
+            readout=self.readout,  # type: ignore[arg-type]
+        )
+
+    def networks(self, batch: int | None = None) -> Networks:
+        """A batch to read."""
+        shape = (batch or self.batch, self.architecture.parameters)
+        return Networks(self.architecture, 0.05 * torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured: medians of interleaved turns; null where there is nothing to compare with."""
+
+    name: str
+    h: int
+    batch: int
+    seconds_per_step: float
+    gemm_equivalents: float
+    literal_ratio: float | None
+    peak_mb: float | None
+    literal_peak_mb: float | None
+
+
+def siren(width: int = 32, outputs: int = 1) -> Architecture:
+    """The INR of the paper's classification experiments."""
+    return Architecture.mlp([2, width, width, outputs], activation("sine", 30.0))
+
+
+def cases() -> list[Case]:
+    """The work that matters: what is trained and read in the paper's experiments."""
+    inr, cnn = siren(), Architecture.cnn([1, 16, 16, 16], 10, "relu", stride=2)
+    return [
+        Case("forward, training step", inr, 128, 32),
+        Case("forward, training step", inr, 128, 128),
+        Case("forward, training step", inr, 32, 64),
+        Case("forward, training step", inr, 64, 64),
+        Case("bidirectional (sign), training step", inr, 128, 32, "shared", "input+output"),
+        Case("forward, inference", inr, 128, 32, training=False),
+        Case("dual stream on CNNs, training step", cnn, 128, 32, "dual"),
+        Case("editing, 10 layers, bidirectional, training step", inr, 128, 64, "shared", layers=10, editing=True),
+    ]
+
+
+def edges(architecture: Architecture) -> int:
+    """Number of edges of one network."""
+    sizes = [layer.size for layer in architecture.layers]
+    return sum(sizes[c.source] * sizes[c.target] for c in architecture.connections)
+
+
+def run(literal: Path | None, seconds: float = 8.0) -> Iterator[dict[str, Any]]:
+    """Measure every case, one after the other.
+
+    Arguments:
+        literal: A file with the literal edge-list implementation to compare with, or None.
+        seconds: About how long to spend on a case.
+    """
+    keep_memory()
+    build_literal = None if literal is None else _load(literal)
+    for case in cases():
+        yield asdict(measure(case, build_literal, seconds))
+
+
+def measure(case: Case, build_literal: Callable[[nn.Module], nn.Module] | None, seconds: float = 8.0) -> Row:
+    """Measure one case; the literal implementation reads fewer networks and is scaled by their number."""
+    model, networks = case.build(), case.networks()
+    rows, matrix = torch.randn(case.batch * edges(case.architecture), case.width), torch.randn(case.width, case.width)
+    step = _step(model, networks, case.training)
+    products: list[float] = []
+    steps: list[float] = []
+    step()
+    start = time.perf_counter()
+    while len(steps) < 3 or (time.perf_counter() - start < seconds and len(steps) < 50):
+        products.append(_seconds(lambda: rows @ matrix, 2))
+        steps.append(_seconds(step))
+        products.append(_seconds(lambda: rows @ matrix, 2))
+    own = statistics.median(steps)
+    ratio = literal_peak = None
+    peak = peak_mb(step)
+    if build_literal is not None:
+        few = min(4, case.batch)
+        slow = _step(build_literal(model), case.networks(few), case.training)
+        slow()
+        share = case.batch / few
+        ratio = share * min(_seconds(slow) for _ in range(2)) / own
+        slow_peak = peak_mb(slow)
+        literal_peak = None if slow_peak is None else share * slow_peak
+    return Row(
+        case.name, case.width, case.batch, own, own / statistics.median(products), ratio, peak, literal_peak
+    )
+
+
+def peak_mb(work: Callable[[], object]) -> float | None:
+    """Megabytes that `work` needs beyond what the process has, or None where Linux does not tell."""
+    if platform.system() != "Linux":
+        return None
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    before = _status("VmRSS")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    work()
+    return max(0.0, (_status("VmHWM") - before) / 1024)
+
+
+def keep_memory() -> None:
+    """Let the allocator keep freed memory: asking the system for it again costs a page fault for every 4 kB.
+
+    Without this, a large share of a training step on the CPU is spent in the kernel, clearing pages.
+    """
+    if platform.system() == "Linux":
+        library = ctypes.CDLL(None)
+        m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
+        library.mallopt(m_mmap_max, 0)
+        library.mallopt(m_trim_threshold, 2**31 - 1)
+        library.mallopt(m_top_pad, 2**28)
+
+
+def _status(key: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return float(line.split()[1])
+    return 0.0
+
+
+def _step(model: nn.Module, networks: Networks, training: bool) -> Callable[[], None]:
+    def infer() -> None:
+        model.eval()
+        with torch.no_grad():
+            model(networks)
+
+    def train() -> None:
+        model.train()
+        y = model(networks)
+        values: Tensor = y.parameters if isinstance(y, Networks) else y
+        values.square().mean().backward()
+        model.zero_grad(set_to_none=True)
+
+    return train if training else infer
+
+
+def _seconds(work: Callable[[], object], times: int = 1) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - start) / times
+
+
+def _load(path: Path) -> Callable[[nn.Module], nn.Module]:
+    spec = importlib.util.spec_from_file_location("scalegmn_literal", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    literal: Callable[[nn.Module], nn.Module] = module.literal
+    return literal
