@@ -50,6 +50,7 @@ PEERS = [
     Peer("dws", SMALL, SMALL, MLPS),
     Peer("nfn-np", SMALL | {"head_width": 8}, SMALL),
     Peer("nfn-hnp", SMALL | {"head_width": 8}, SMALL),
+    Peer("nft", SMALL | {"heads": 2, "queries": 3}),
     Peer("inr2vec", SMALL | {"embedding": 8, "pretraining": 3}, architectures=EQUAL),
     Peer("monomial-nfn", SMALL | {"mixing": 1, "head_width": 8}, SMALL),
     Peer("probegen", SMALL | {"image": 9}, architectures=MLPS | {"cnn": CNNS["cnn"]}, any_graph=True),
