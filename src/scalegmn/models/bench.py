@@ -1,7 +1,7 @@
 """How fast ScaleGMN is on this machine, in a unit that other machines share.
 
-One GEMM-equivalent is the time of one product (edges of the batch x h)(h x h), measured interleaved with the model in the
-same process. The forward variant needs about 14 such products, so about 42 for a training step: that is the limit.
+One GEMM-equivalent is the time of one product (edges of the batch x h)(h x h), measured interleaved with the model in
+the same process. The forward variant needs about 14 such products, so about 42 for a training step: that is the limit.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ def _seconds(work: Callable[[], object], times: int = 1) -> float:
 
 def _load(path: Path) -> Callable[[nn.Module], nn.Module]:
     spec = importlib.util.spec_from_file_location("scalegmn_literal", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     literal: Callable[[nn.Module], nn.Module] = module.literal
