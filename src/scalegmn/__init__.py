@@ -6,13 +6,29 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from scalegmn.activations import activation as activation
+    from scalegmn.architecture import Architecture as Architecture
+    from scalegmn.canonical import canonicalize as canonicalize
     from scalegmn.errors import ScaleGMNError as ScaleGMNError
+    from scalegmn.models.scalegmn import ScaleGMN as ScaleGMN
+    from scalegmn.models.scalegmn import ScaleGMNEditor as ScaleGMNEditor
+    from scalegmn.networks import Networks as Networks
     from scalegmn.training.trained import load as load
+    from scalegmn.transform import Transform as Transform
+    from scalegmn.zoo.store import Zoo as Zoo
 
 # Public name -> module that defines it. Names load on first use, so that the command line answers
 # `--help` without loading torch. A test keeps this table and the block above equal.
 _EXPORTS = {
+    "Architecture": "scalegmn.architecture",
+    "Networks": "scalegmn.networks",
+    "ScaleGMN": "scalegmn.models.scalegmn",
+    "ScaleGMNEditor": "scalegmn.models.scalegmn",
     "ScaleGMNError": "scalegmn.errors",
+    "Transform": "scalegmn.transform",
+    "Zoo": "scalegmn.zoo.store",
+    "activation": "scalegmn.activations",
+    "canonicalize": "scalegmn.canonical",
     "load": "scalegmn.training.trained",
 }
 
