@@ -22,7 +22,10 @@ def models(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     if as_json:
         print_json(rows)
         return
-    table = Table("name", "model", "paper", "symmetries", "tasks", "inputs", box=None)
+    table = Table(box=None)
+    table.add_column("name", no_wrap=True)
+    for heading in ("model", "paper", "symmetries", "tasks", "inputs"):
+        table.add_column(heading)
     table.add_column("parameters", justify="right")
     for row in rows:
         inputs = "MLPs, CNNs" if row["convolutions"] else "MLPs"

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import random
 import re
 import statistics
@@ -128,6 +129,12 @@ def run_point(recipe: Mapping[str, Any], path: str) -> Outcome:
         return {"error": str(error)}
 
 
+def _run_in(folder: str, recipe: Mapping[str, Any], path: str) -> Outcome:
+    """The same in a folder, because a zoo's path may be relative to it."""
+    os.chdir(folder)
+    return run_point(recipe, path)
+
+
 def run_here(todo: Sequence[Point], done: Callable[[Point, Outcome], None]) -> None:
     """One after the other in this process."""
     for point in todo:
@@ -154,8 +161,8 @@ def run_on_ray(todo: Sequence[Point], done: Callable[[Point, Outcome], None], ad
         raise ScaleGMNError(f"ray: cannot reach {address!r} ({reason}); expected local or an address") from None
     try:
         # A worker that dies is replaced, and its run continues from its checkpoint.
-        remote = ray.remote(num_cpus=cpus, max_retries=3)(run_point)
-        waiting = {remote.remote(p.recipe.to_dict(), str(p.path.resolve())): p for p in todo}
+        remote = ray.remote(num_cpus=cpus, max_retries=3)(_run_in)
+        waiting = {remote.remote(str(Path.cwd()), p.recipe.to_dict(), str(p.path)): p for p in todo}
         while waiting:
             (ready,), _ = ray.wait(list(waiting))
             done(waiting.pop(ready), ray.get(ready))
