@@ -154,6 +154,12 @@ def test_options_that_do_not_exist_are_refused(peer: Peer) -> None:
         build_invariant(peer.name, [architecture], 4, {"widht": 8})
 
 
+@pytest.mark.parametrize("peer", PEERS, ids=case_id)
+def test_no_architecture_is_refused(peer: Peer) -> None:
+    with pytest.raises(ScaleGMNError, match="expected at least one"):
+        build_invariant(peer.name, [], 4, peer.options)
+
+
 @pytest.mark.parametrize("peer", [p for p in PEERS if not p.any_graph], ids=case_id)
 def test_residual_graphs_are_refused(peer: Peer) -> None:
     with pytest.raises(ScaleGMNError, match=f"{peer.name}: expected a chain"):

@@ -102,8 +102,7 @@ class DWS(InvariantModel):
         self.trunk = nn.Sequential(
             *(DWSBlock(i, o, reduction=reduction, dropout=dropout) for i, o in pairwise(sizes))
         )
-        pooled = hidden.constants + sum(hidden.vertices) + sum(hidden.edges)
-        self.pool = nn.Sequential(BatchNorm(pooled), perceptron([pooled, 4 * width]))
+        self.pool = nn.Sequential(BatchNorm(hidden.total), perceptron([hidden.total, 4 * width]))
         self.head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(4 * width, outputs))
 
     def prepare(self, training: Sequence[Networks]) -> None:

@@ -35,6 +35,8 @@ def same_shapes(architectures: Sequence[Architecture], who: str) -> Architecture
         architectures: That one model shall read.
         who: The model that asks, for the message.
     """
+    if not architectures:
+        raise ScaleGMNError(f"{who}: expected at least one architecture, got none")
     first = architectures[0]
     for other in architectures[1:]:
         if other.segments != first.segments:

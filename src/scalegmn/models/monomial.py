@@ -25,7 +25,7 @@ from .mlp import perceptron
 from .nfn import NFNBlock
 from .normalise import Kind, normaliser
 from .registry import ModelCard, register
-from .weight_space import BatchNorm, Channels, Features, Layout, chain, hidden_layout, summarise
+from .weight_space import BatchNorm, Features, Layout, chain, hidden_layout, summarise
 
 
 def group_of(architecture: Architecture) -> Group:
@@ -168,10 +168,10 @@ class MonomialNFN(InvariantModel):
         self.normalise = normaliser(normalisation, self.architectures)
         self.trunk = MonomialTrunk(self.layout, group, [1, *[width] * layers])
         self.canonical = Canonical(self.layout, group, width)
-        channels: Channels = self.layout.channels(width)
+        channels = self.layout.channels(width)
         self.mixing = nn.Sequential(*(NFNBlock(channels, channels, dropout=dropout) for _ in range(mixing)))
-        pooled = channels.constants + sum(channels.vertices) + sum(channels.edges)
-        self.pool = nn.Sequential(BatchNorm(pooled), perceptron([pooled, head_width, head_width], dropout=dropout))
+        sizes = [channels.total, head_width, head_width]
+        self.pool = nn.Sequential(BatchNorm(channels.total), perceptron(sizes, dropout=dropout))
         self.head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(head_width, outputs))
 
     def prepare(self, training: Sequence[Networks]) -> None:

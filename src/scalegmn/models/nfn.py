@@ -154,8 +154,7 @@ class _InvariantNFN(InvariantModel):
         super().__init__(architectures)
         self.normalise = normaliser(normalisation, self.architectures)
         self.trunk = trunk
-        c = trunk.outputs
-        pooled = c.constants + sum(c.vertices) + sum(c.edges)
+        pooled = trunk.outputs.total
         self.pool = nn.Sequential(BatchNorm(pooled), perceptron([pooled, head_width, head_width], dropout=dropout))
         self.head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(head_width, outputs))
 

@@ -37,6 +37,11 @@ class Channels:
     vertices: tuple[int, ...]
     constants: int
 
+    @property
+    def total(self) -> int:
+        """All of them: what `summarise` gives."""
+        return self.constants + sum(self.vertices) + sum(self.edges)
+
 
 @dataclass(frozen=True)
 class Features:
@@ -213,7 +218,7 @@ def reduce(x: Tensor, dim: int, reduction: Reduction) -> Tensor:
 
 
 def summarise(features: Features, reduction: Reduction = "mean") -> Tensor:
-    """Everything pooled over neurons: (B, sum of all channels), invariant."""
+    """Everything pooled over neurons: (B, total number of channels), invariant."""
     parts = [features.constants]
     parts += [reduce(v, 1, reduction) for v in features.vertices]
     parts += [reduce(e.flatten(1, 2), 1, reduction) for e in features.edges]
@@ -242,7 +247,6 @@ class EquivariantLinear(nn.Module):
         before = [inputs.edges[i - 1] if i else 0 for i in layers]
         after = [inputs.edges[i] if i < len(inputs.edges) else 0 for i in layers]
         summaries = [v + b + a for v, b, a in zip(inputs.vertices, before, after, strict=True)]
-        total = inputs.constants + sum(inputs.vertices) + sum(inputs.edges)
         # A layer's summary serves three maps: to the edges that end in it, to those that start in it, to itself.
         self.splits = [
             [outputs.edges[i - 1] if i else 0, outputs.edges[i] if i < len(outputs.edges) else 0, outputs.vertices[i]]
@@ -254,7 +258,7 @@ class EquivariantLinear(nn.Module):
         self.at = nn.ModuleList(
             nn.Linear(s, sum(split), bias=False) for s, split in zip(summaries, self.splits, strict=True)
         )
-        self.everywhere = nn.Linear(total, sum(self.total_split))
+        self.everywhere = nn.Linear(inputs.total, outputs.total)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
