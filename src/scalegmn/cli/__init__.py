@@ -6,12 +6,14 @@ A command module reads `from scalegmn.cli.application import app, examples`, dec
 """
 
 from scalegmn.cli import bench as bench
+from scalegmn.cli import demo as demo
 from scalegmn.cli import edit as edit
 from scalegmn.cli import embed as embed
 from scalegmn.cli import evaluate as evaluate
 from scalegmn.cli import inspect as inspect
 from scalegmn.cli import models as models
 from scalegmn.cli import predict as predict
+from scalegmn.cli import report as report
 from scalegmn.cli import sweep as sweep
 from scalegmn.cli import train as train
 from scalegmn.cli import zoo as zoo

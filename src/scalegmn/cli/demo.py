@@ -1,0 +1,125 @@
+"""`scalegmn demo`: from nothing to a report in a few minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalegmn.cli.application import app, examples
+from scalegmn.cli.console import note, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from scalegmn.training.run import Run
+
+TITLES = {
+    "scalegmn": "ScaleGMN with probes",
+    "scalegmn-no-probes": "ScaleGMN without probes",
+    "gmn": "GMN (permutations only)",
+    "mlp": "MLP (no symmetry)",
+}
+
+
+@app.command(epilog=examples("scalegmn demo", "scalegmn demo --out /tmp/demo --json"))
+def demo(
+    out: Annotated[Path, typer.Option(help="The directory for zoo, runs and report.html.")] = Path("demo"),
+    networks: Annotated[
+        int | None, typer.Option(min=50, help="Networks of the zoo (default: all 1,797 digits).", show_default=False)
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Of every model (default: what the budget allows).", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Build a zoo of digits, train four models on it and compare them, also on transformed copies.
+
+    It takes a few minutes on two cores and needs no network. Called again, it uses what is already there.
+    """
+    from scalegmn.cli.progress import BuildProgress
+    from scalegmn.report import demo as steps
+
+    began = time.perf_counter()
+    # Runs remember where their zoo is, and may be used from elsewhere.
+    directory = out.resolve()
+    note("1/3  building the zoo: one small sine network for each image of a digit")
+    with BuildProgress("PSNR", " dB") as building:
+        zoo = steps.demo_zoo(directory / "zoo", networks=networks, report=building)
+    recipes = steps.demo_recipes(zoo.path, epochs or steps.EPOCHS)
+    note(f"2/3  training {len(recipes)} models on {len(zoo):,} networks")
+    with TrainingProgress(epochs or steps.EPOCHS) as training:
+        steps.train_all(recipes, directory / "runs", watch=training)
+    note("3/3  asking all models about the test networks and about transformed copies")
+    page = directory / "report.html"
+    found = steps.demo_report(recipes, directory / "runs", page)
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+    note(f"wrote {page}, {time.perf_counter() - began:.0f} s in all")
+
+
+class TrainingProgress:
+    """A bar for each model on a terminal; elsewhere one line for each that has ended.
+
+    Arguments:
+        epochs: Of every model.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._epochs = epochs
+        self._tasks: dict[str, TaskID] = {}
+        self._told: set[str] = set()
+        console = stderr()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+
+    def __enter__(self) -> TrainingProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, name: str, run: Run) -> None:
+        """Look at a run that goes on, or has just ended."""
+        if name not in self._tasks:
+            self._tasks[name] = self._bar.add_task(TITLES[name], total=self._epochs, state="")
+        lines = run.metrics()
+        if lines:
+            last = lines[-1]
+            state = f"epoch {last['epoch']:.0f}/{self._epochs}  validation accuracy {100 * last['accuracy']:.1f} %"
+            self._bar.update(self._tasks[name], completed=last["epoch"], state=state)
+        if run.finished and name not in self._told:
+            self._told.add(name)
+            results = run.results()
+            accuracy = f"test accuracy {100 * results['test']['accuracy']:.1f} %"
+            self._bar.console.print(f"     {TITLES[name]}: {accuracy} after {results['seconds']:.0f} s", markup=False)
+
+
+def _show(found: Mapping[str, Mapping[str, float]]) -> None:
+    from rich.table import Table
+
+    table = Table("model", box=None, header_style="bold")
+    for column in ("parameters", "test accuracy", "on transformed copies", "answers changed", "seconds"):
+        table.add_column(column, justify="right")
+    for name, row in found.items():
+        shares = [f"{100 * row[key]:.1f} %" for key in ("accuracy", "accuracy_transformed", "answers_changed")]
+        table.add_row(TITLES[name], f"{row['parameters']:,}", *shares, f"{row['seconds']:.0f}")
+    stdout().print(table)

@@ -1,0 +1,1 @@
+"""Reports: what runs gave, on one page; and the demonstration, which ends in one."""

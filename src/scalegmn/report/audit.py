@@ -1,0 +1,97 @@
+"""The symmetry audit: does a model give the same answers about networks that compute the same functions?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import ScaleGMNError
+from ..tasks import Classification
+from ..training.distributed import World
+from ..training.evaluation import Evaluation, evaluate
+from ..training.trained import Trained
+from ..zoo.store import Zoo
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Answers about networks and about randomly permuted and rescaled copies of them.
+
+    Arguments:
+        indices: Which networks of the zoo (N,).
+        plain: The answers about them.
+        moved: The answers about their copies.
+        changed: The fraction of networks whose class is another for the copy; None where there are no classes.
+    """
+
+    indices: Tensor
+    plain: Evaluation
+    moved: Evaluation
+    changed: float | None
+
+    @property
+    def change(self) -> Tensor:
+        """The largest change of an output of each network (N,)."""
+        return (self.moved.outputs - self.plain.outputs).abs().flatten(1).amax(1)
+
+
+def audit(trained: Trained, zoo: Zoo, indices: Tensor, *, seed: int = 0) -> Audit:
+    """Ask about networks and about copies of them that compute the same functions.
+
+    Arguments:
+        trained: The model.
+        zoo: The networks.
+        indices: Which of them (N,).
+        seed: Of the copies.
+    """
+    alone = World(0, 1, trained.device)
+
+    def ask(transform_seed: int | None) -> Evaluation:
+        return evaluate(
+            trained.model,
+            trained.task,
+            zoo,
+            indices,
+            world=alone,
+            canonical=trained.canonical,
+            transform_seed=transform_seed,
+        )
+
+    plain, moved = ask(None), ask(seed)
+    changed = None
+    if isinstance(trained.task, Classification):
+        changed = (plain.outputs.argmax(1) != moved.outputs.argmax(1)).double().mean().item()
+    return Audit(indices, plain, moved, changed)
+
+
+def sample(zoo: Zoo, split: str, limit: int) -> Tensor:
+    """At most `limit` networks of a split, drawn at random but always the same ones.
+
+    Arguments:
+        zoo: The networks.
+        split: `train`, `val` or `test`.
+        limit: Their number at most.
+    """
+    if limit < 1:
+        raise ScaleGMNError(f"networks: expected at least 1, got {limit}")
+    indices = zoo.split(split)
+    if len(indices) <= limit:
+        return indices
+    chosen = torch.randperm(len(indices), generator=torch.Generator().manual_seed(0))[:limit]
+    return indices[chosen.sort().values]
+
+
+def open_zoo(path: Path, sha256: str) -> Zoo:
+    """The zoo of a run, if it is still there and still the same.
+
+    Arguments:
+        path: Of its directory.
+        sha256: What the run noted about its content.
+    """
+    zoo = Zoo.open(path)
+    if zoo.header["sha256"] != sha256:
+        raise ScaleGMNError(f"zoo: {path} is not the zoo that the runs were trained on")
+    return zoo

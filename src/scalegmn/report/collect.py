@@ -1,0 +1,161 @@
+"""Runs as a report sees them: those that differ only in their seed belong together, those of one task side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ScaleGMNError
+from ..models.registry import card
+from ..tasks import Task, task_from_json
+from ..training.run import Run
+from ..training.state import read_json
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one run directory holds, weights aside.
+
+    Arguments:
+        path: Of the directory.
+        config: The content of `config.json`.
+        task: What was learned.
+        metrics: The lines of `metrics.jsonl`.
+        results: The content of `results.json`; empty while the run is not finished.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    task: Task
+    metrics: Sequence[Mapping[str, Any]]
+    results: Mapping[str, Any]
+
+    @staticmethod
+    def read(path: Path) -> Record:
+        """Read a run directory."""
+        run = Run(path)
+        config = read_json(path / "config.json")
+        return Record(
+            path, config, task_from_json(config["task"]), run.metrics(), run.results() if run.finished else {}
+        )
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        return int(self.config["recipe"]["seed"])
+
+    @property
+    def split(self) -> str:
+        """The split that its results are about."""
+        return "test" if "test" in self.results else "val"
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs that differ in their seed alone.
+
+    Arguments:
+        label: Model and what tells it from the others of its section.
+        runs: In the order of their seeds.
+    """
+
+    label: str
+    runs: tuple[Record, ...]
+
+    @property
+    def symmetries(self) -> tuple[str, ...]:
+        """What the model respects exactly, as its card says."""
+        return card(self.runs[0].config["model"]["name"]).symmetries
+
+
+@dataclass(frozen=True)
+class Section:
+    """Series that learned the same from the same zoo and may be compared.
+
+    Arguments:
+        task: What they learned.
+        zoo: What `config.json` says about the zoo.
+        zoo_path: Where it was.
+        series: In the order in which they were given.
+    """
+
+    task: Task
+    zoo: Mapping[str, Any]
+    zoo_path: Path
+    series: tuple[Series, ...]
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """Run directories: those given, and those inside the others given.
+
+    Arguments:
+        paths: Of runs, or of directories that hold runs, such as a sweep's.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise ScaleGMNError(f"run: {path} is not a directory; expected one that `scalegmn train` made")
+        inside = [path] if Run(path).exists else [recipe.parent for recipe in sorted(path.rglob("recipe.toml"))]
+        if not inside:
+            raise ScaleGMNError(f"run: {path} holds no run; expected a directory that `scalegmn train` made")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def collect(paths: Iterable[str | Path]) -> list[Section]:
+    """Read runs and put together what belongs together.
+
+    Arguments:
+        paths: As in `find_runs`.
+    """
+    sections: dict[str, list[Record]] = {}
+    for path in find_runs(paths):
+        record = Record.read(path)
+        sections.setdefault(_key(record.config["task"], record.config["zoo"]["sha256"]), []).append(record)
+    return [
+        Section(records[0].task, records[0].config["zoo"], Path(records[0].config["recipe"]["zoo"]), _series(records))
+        for records in sections.values()
+    ]
+
+
+def _series(records: Sequence[Record]) -> tuple[Series, ...]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(_key(_settings(record)), []).append(record)
+    labels = _labels([group[0] for group in groups.values()])
+    return tuple(
+        Series(label, tuple(sorted(group, key=lambda r: r.seed)))
+        for label, group in zip(labels, groups.values(), strict=True)
+    )
+
+
+def _labels(records: Sequence[Record]) -> list[str]:
+    """Titles of models; where two are equal, with the settings in which they differ."""
+    titles = [card(record.config["model"]["name"]).title for record in records]
+    found = []
+    for record, title in zip(records, titles, strict=True):
+        rivals = [_settings(other) for other, name in zip(records, titles, strict=True) if name == title]
+        keys = sorted({key for rival in rivals for key in rival if any(r.get(key) != rival[key] for r in rivals)})
+        mine = _settings(record)
+        parts = [f"{key.rpartition('.')[2].replace('_', ' ')} {mine[key]}" for key in keys if key in mine]
+        found.append(", ".join([title, *parts]))
+    return found
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    """Everything that decides a run but its seed and where its zoo lies."""
+    recipe: Mapping[str, Any] = record.config["recipe"]
+    flat: dict[str, Any] = {}
+    for key, value in recipe.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{name}": entry for name, entry in value.items()}
+        elif key not in ("seed", "zoo"):
+            flat[key] = value
+    return flat
+
+
+def _key(*values: Any) -> str:
+    return json.dumps(values, sort_keys=True)

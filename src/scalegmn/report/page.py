@@ -1,0 +1,285 @@
+"""The page: one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import torch
+
+from ..tasks import Classification, Editing, Regression, Task
+from ..training.progress import duration
+from ..training.recipe import to_toml
+from . import figures
+from .audit import Audit
+from .build import SHEET, Finding
+from .collect import Series
+from .svg import colour
+
+_STYLE = Path(__file__).with_name("style.css")
+
+
+def page(title: str, findings: Sequence[Finding]) -> str:
+    """The whole page.
+
+    Arguments:
+        title: At its top.
+        findings: One per section.
+    """
+    runs = sum(len(series.runs) for f in findings for series in f.section.series)
+    lead = f"{_count(runs, 'run')} of {_count(sum(len(f.section.series) for f in findings), 'model')}"
+    versions = dict.fromkeys(
+        "  ".join(f"{k} {v}" for k, v in run.config["versions"].items())
+        for f in findings
+        for series in f.section.series
+        for run in series.runs
+    )
+    body = "".join(_section(f) for f in findings)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE.read_text(encoding='utf-8')}</style></head>"
+        f'<body><header><h1>{escape(title)}</h1><p class="lead">{lead}</p></header>'
+        f"<main>{body}</main>"
+        f"<footer>Trained with {'; '.join(map(escape, versions))}</footer></body></html>\n"
+    )
+
+
+def _section(finding: Finding) -> str:
+    section = finding.section
+    networks = f"{section.zoo['networks']:,} {section.zoo['kind']} networks"
+    parts = [
+        f"<h2>{escape(heading(section.task))}</h2>"
+        f'<p class="lead">Zoo <code>{escape(section.zoo_path.name)}</code>: {escape(networks)}</p>',
+        _card("Results", _results(finding)),
+        _card("Learning curves", _curves(finding)),
+    ]
+    if any(finding.audits):
+        parts += [_answers(finding), _card("Symmetry audit", _audit(finding))]
+    else:
+        why = finding.note or "no run has weights yet"
+        parts.append(_card("Symmetry audit", f'<p class="note">Left out: {escape(why)}.</p>'))
+    return "".join([*parts, _card("Runs", _runs(finding))])
+
+
+def heading(task: Task) -> str:
+    """What a task is called.
+
+    >>> heading(Regression("test_accuracy"))
+    'Regression of test_accuracy'
+    """
+    if isinstance(task, Editing):
+        return f"Editing: {task.target}"
+    assert isinstance(task, Classification | Regression)
+    return f"{task.name.capitalize()} of {task.column}"
+
+
+def _card(title: str, content: str) -> str:
+    return f'<section class="card"><h3>{escape(title)}</h3>{content}</section>'
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Arguments:
+        text: Its content.
+        best: Whether no other of its column is better.
+        swatch: The colour of a series, in front of its name.
+    """
+
+    text: str
+    best: bool = False
+    swatch: str = ""
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """A table; on a narrow page each row becomes a block in which every value has its heading beside it."""
+    head = "".join(f"<th>{escape(h)}</th>" for h in headings)
+    body = []
+    for row in rows:
+        cells = []
+        for heading, cell in zip(headings, row, strict=True):
+            swatch = f'<span class="swatch" style="background:{cell.swatch}"></span>' if cell.swatch else ""
+            style = ' class="best"' if cell.best else ""
+            cells.append(f'<td data-heading="{escape(heading)}"{style}>{swatch}{escape(cell.text)}</td>')
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+
+
+# -- results ---------------------------------------------------------------------------------------------------
+
+
+def _results(finding: Finding) -> str:
+    series, task = finding.section.series, finding.section.task
+    split = "test" if any(run.split == "test" for s in series for run in s.runs) else "val"
+    metrics = _metrics(task, series, split)
+    best = {m: _best([_mean(s, split, m) for s in series], task, m) for m in metrics}
+    rows = []
+    for i, s in enumerate(series):
+        done = [run for run in s.runs if run.results]
+        cells = [
+            Cell(s.label, swatch=colour(i)),
+            Cell(f"{len(done)}" + (f" of {len(s.runs)}" if len(done) < len(s.runs) else "")),
+        ]
+        for m in metrics:
+            values = [v for run in done if (v := run.results[split].get(m)) is not None]
+            cells.append(Cell(spread(values, _format(m)), best=best[m] == i and len(series) > 1))
+        cells.append(Cell(f"{done[0].results['parameters']:,}" if done else "-"))
+        seconds = [run.results["seconds"] for run in done]
+        cells.append(Cell(duration(statistics.fmean(seconds)) if done else "-"))
+        rows.append(cells)
+    heads = ["model", "runs", *(f"{split} {m}" for m in metrics), "parameters", "training time"]
+    several = any(len(s.runs) > 1 for s in series)
+    text = "Mean and standard deviation over seeds. " if several else ""
+    text += "The best validation picked the weights; the test split was read once, at the end."
+    return f'<p class="note">{text}</p>' + _table(heads, rows)
+
+
+def _metrics(task: Task, series: Sequence[Series], split: str) -> list[str]:
+    """The metric that picks epochs first, then the others; the loss is only what training lowers."""
+    found = dict.fromkeys([task.metric, *(m for s in series for run in s.runs for m in run.results.get(split, {}))])
+    return [metric for metric in found if metric != "loss"]
+
+
+def _mean(series: Series, split: str, metric: str) -> float:
+    values = [v for run in series.runs if (v := run.results.get(split, {}).get(metric)) is not None]
+    return statistics.fmean(values) if values else math.nan
+
+
+def _best(means: Sequence[float], task: Task, metric: str) -> int | None:
+    known = [i for i, mean in enumerate(means) if not math.isnan(mean)]
+    more = metric in ("accuracy", "tau", "r2") or (metric == task.metric and task.maximise)
+    return (max if more else min)(known, key=lambda i: means[i]) if known else None
+
+
+def _format(metric: str) -> Callable[[float], str]:
+    return percent if metric == "accuracy" else lambda value: f"{value:.4g}"
+
+
+def percent(value: float) -> str:
+    """A fraction for people.
+
+    >>> percent(0.9554)
+    '95.5 %'
+    """
+    return f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+
+
+def spread(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """Mean and standard deviation; of one value only itself.
+
+    >>> spread([0.5, 0.7], percent)
+    '60.0 ± 14.1 %'
+    >>> spread([0.25], str), spread([], str)
+    ('0.25', '-')
+    """
+    if not values:
+        return "-"
+    mean = text(statistics.fmean(values))
+    if len(values) == 1:
+        return mean
+    deviation = text(statistics.stdev(values))
+    unit = "\N{NO-BREAK SPACE}%"
+    return f"{mean.removesuffix(unit)} ± {deviation}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# -- curves and answers ----------------------------------------------------------------------------------------
+
+
+def _curves(finding: Finding) -> str:
+    series, metric = finding.section.series, finding.section.task.metric
+    if not any(run.metrics for s in series for run in s.runs):
+        return '<p class="note">No validation was logged yet.</p>'
+    charts = [("train_loss", "training loss"), (metric, f"validation {metric}")]
+    found = "".join(f"<figure>{figures.curves(series, key, name)}</figure>" for key, name in charts)
+    return f'<div class="pair">{found}</div>{figures.legend([s.label for s in series])}'
+
+
+def _answers(finding: Finding) -> str:
+    task = finding.section.task
+    shown = [(i, s, audits) for i, (s, audits) in enumerate(zip(finding.section.series, finding.audits, strict=True))]
+    shown = [entry for entry in shown if entry[2]]
+    if isinstance(task, Editing):
+        return _card("Before and after editing", _sheet(finding))
+    panels = []
+    for i, s, audits in shown:
+        truths = torch.cat([a.plain.targets for a in audits])
+        outputs = torch.cat([a.plain.outputs for a in audits])
+        if isinstance(task, Classification):
+            names = [str(c) for c in task.names or task.classes]
+            figure = figures.confusion(truths, outputs.argmax(1), names)
+        else:
+            assert isinstance(task, Regression)
+            figure = figures.scatter(truths, outputs, i, task.column)
+        panels.append(f"<figure><h4>{escape(s.label)}</h4>{figure}</figure>")
+    title = "Confusion" if isinstance(task, Classification) else "Predicted and true"
+    text = f"{len(shown[0][2][0].indices):,} networks that no model was trained on"
+    text += ", the answers of all seeds together." if any(len(a) > 1 for _, _, a in shown) else "."
+    return _card(title, f'<p class="note">{text}</p><div class="panels">{"".join(panels)}</div>')
+
+
+def _sheet(finding: Finding) -> str:
+    assert finding.before is not None
+    rows = [("before", finding.before)]
+    for series, audits in zip(finding.section.series, finding.audits, strict=True):
+        if audits:
+            rows.append((f"after, {series.label}", audits[0].plain.outputs[:SHEET]))
+            target = audits[0].plain.targets[:SHEET]
+    rows.append(("target", target))
+    cells = "".join(f"<span>{escape(label)}</span>{figures.strip(images, label)}" for label, images in rows)
+    text = "What the INRs show as they were, as the models changed their weights, and as they should be."
+    return f'<p class="note">{text}</p><div class="sheet">{cells}</div>'
+
+
+# -- the audit -------------------------------------------------------------------------------------------------
+
+
+def _audit(finding: Finding) -> str:
+    task = finding.section.task
+    metric, classes = task.metric, isinstance(task, Classification)
+    rows, strips = [], []
+    for i, (series, audits) in enumerate(zip(finding.section.series, finding.audits, strict=True)):
+        if not audits:
+            continue
+        change = torch.cat([a.change for a in audits])
+        strips.append((i, series.label, change))
+        cells = [Cell(series.label, swatch=colour(i)), Cell(", ".join(series.symmetries) or "none")]
+        cells += [Cell(_of(audits, metric, moved)) for moved in (False, True)]
+        if classes:
+            cells.append(Cell(spread([a.changed for a in audits if a.changed is not None], percent)))
+        rows.append([*cells, Cell(f"{change.max().item():.1e}")])
+    heads = ["model", "built to respect", metric, f"{metric} on copies"]
+    heads += ["answers that changed"] if classes else []
+    text = (
+        "Every network was permuted and rescaled at random along its symmetries. The copy has other weights but "
+        "computes the same function, so nothing that is said about it should change but by rounding."
+    )
+    table = _table([*heads, "largest change of an output"], rows)
+    return f'<p class="note">{text}</p>{table}<figure>{figures.changes(strips)}</figure>'
+
+
+def _of(audits: Sequence[Audit], metric: str, moved: bool) -> str:
+    values = [(a.moved if moved else a.plain).metrics[metric] for a in audits]
+    return spread([v for v in values if not math.isnan(v)], _format(metric))
+
+
+def _runs(finding: Finding) -> str:
+    found = []
+    for series in finding.section.series:
+        for run in series.runs:
+            state = "" if run.results else " · not finished"
+            found.append(
+                f"<details><summary>{escape(series.label)} · seed {run.seed}{state} "
+                f"<code>{escape(str(run.path))}</code></summary>"
+                f"<pre>{escape(to_toml(run.config['recipe']))}</pre></details>"
+            )
+    return "".join(found)
