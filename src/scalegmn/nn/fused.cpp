@@ -70,8 +70,9 @@ struct Row {
     F plus, minus;
 };
 
-template <typename F>
-inline F centre(const F *x, Index h, F *out) {
+template <int H, typename F>
+inline F centre(const F *x, Index channels, F *out) {
+    const Index h = H ? H : channels;
     F mean = 0;
 #pragma omp simd reduction(+ : mean)
     for (Index i = 0; i < h; ++i) mean += x[i];
@@ -86,8 +87,9 @@ inline F centre(const F *x, Index h, F *out) {
 }
 
 // `square` is |p|^2 of the centred p, which is already in row.p; z is centred and multiplied by k.
-template <typename F>
-inline void statistics(const F *z, F k, F square, F eps, Index h, Row<F> &row) {
+template <int H, typename F>
+inline void statistics(const F *z, F k, F square, F eps, Index channels, Row<F> &row) {
+    const Index h = H ? H : channels;
     F mean = 0;
 #pragma omp simd reduction(+ : mean)
     for (Index i = 0; i < h; ++i) mean += z[i];
@@ -105,8 +107,9 @@ inline void statistics(const F *z, F k, F square, F eps, Index h, Row<F> &row) {
     row.minus = 1 / std::sqrt(std::max(own + square - 2 * both, F(0)) / h + eps);
 }
 
-template <typename F>
-inline void context(const Gate<F> &g, Index h, Index bt, Index bs, F *p) {
+template <int H, typename F>
+inline void context(const Gate<F> &g, Index channels, Index bt, Index bs, F *p) {
+    const Index h = H ? H : channels;
 #pragma omp simd
     for (Index i = 0; i < h; ++i) p[i] = g.offset[i];
     if (g.target) {
@@ -134,7 +137,7 @@ inline void mask(const Gate<F> &g, Index row, Index h, F *s) {
 }
 
 // Centred context of a row; recomputed only where the context differs between rows.
-template <typename F>
+template <int H, typename F>
 struct Centred {
     const Gate<F> &g;
     const Block &k;
@@ -144,23 +147,24 @@ struct Centred {
 
     Centred(const Gate<F> &gate, const Block &block, F *raw_, F *p_)
         : g(gate), k(block), raw(raw_), p(p_), varies(gate.target || gate.source) {
-        square = centre(g.offset, k.h, p);
+        square = centre<H>(g.offset, k.h, p);
     }
 
     void at(Index bt, Index bs) {
         if (!varies) return;
-        context(g, k.h, bt, bs, raw);
-        square = centre(raw, k.h, p);
+        context<H>(g, k.h, bt, bs, raw);
+        square = centre<H>(raw, k.h, p);
     }
 };
 
-template <typename F>
-void gate_forward(const Gate<F> &g, const Block &k, F *out) {
+template <int H, typename F>
+void gate_forward_of(const Gate<F> &g, const Block &k, F *out) {
+    const Index h = H ? H : k.h;
 #pragma omp parallel num_threads(k.threads)
     {
         std::vector<F> space(3 * k.h);
         Row<F> row{space.data(), space.data() + k.h, 0, 0};
-        Centred<F> centred(g, k, space.data() + 2 * k.h, row.p);
+        Centred<H, F> centred(g, k, space.data() + 2 * k.h, row.p);
         const F *w = g.weight, *c = g.bias, *p = row.p, *zc = row.z;
 #pragma omp for schedule(static)
         for (Index b = 0; b < k.B; ++b)
@@ -169,11 +173,11 @@ void gate_forward(const Gate<F> &g, const Block &k, F *out) {
                     const Index at = (b * k.T + t) * k.S + s;
                     F *o = out + at * k.h;
                     centred.at(b * k.T + t, b * k.S + s);
-                    statistics(g.z + at * g.ldz, g.inverse ? g.inverse[at] : F(1), centred.square, g.eps, k.h, row);
+                    statistics<H>(g.z + at * g.ldz, g.inverse ? g.inverse[at] : F(1), centred.square, g.eps, k.h, row);
                     const F plus = row.plus, minus = row.minus;
                     if (g.symmetric) {
 #pragma omp simd
-                        for (Index i = 0; i < k.h; ++i) {
+                        for (Index i = 0; i < h; ++i) {
                             const F a = w[i] * (plus * (p[i] + zc[i])) + c[i];
                             const F b2 = w[i] * (minus * (p[i] - zc[i])) + c[i];
                             const F ea = 1 + exponential(-a), eb = 1 + exponential(-b2);
@@ -181,7 +185,7 @@ void gate_forward(const Gate<F> &g, const Block &k, F *out) {
                         }
                     } else {
 #pragma omp simd
-                        for (Index i = 0; i < k.h; ++i) {
+                        for (Index i = 0; i < h; ++i) {
                             const F a = w[i] * (plus * (p[i] + zc[i])) + c[i];
                             o[i] = a / (1 + exponential(-a));
                         }
@@ -192,9 +196,10 @@ void gate_forward(const Gate<F> &g, const Block &k, F *out) {
 }
 
 // One sign: n = rstd (p + sign z), its silu's gradient times LayerNorm's weight into dn, and the two means of LayerNorm.
-template <typename F>
-inline void normal_gradient(const Gate<F> &g, const Row<F> &row, F sign, F rstd, const F *ds, Index h, F *n, F *dn,
-                            F *sum_w, F *sum_b, F &mean, F &dot) {
+template <int H, typename F>
+inline void normal_gradient(const Gate<F> &g, const Row<F> &row, F sign, F rstd, const F *ds, Index channels, F *n,
+                            F *dn, F *sum_w, F *sum_b, F &mean, F &dot) {
+    const Index h = H ? H : channels;
     const F *w = g.weight, *c = g.bias, *p = row.p, *z = row.z;
     F m = 0, q = 0;
 #pragma omp simd reduction(+ : m, q)
@@ -215,16 +220,17 @@ inline void normal_gradient(const Gate<F> &g, const Row<F> &row, F sign, F rstd,
 }
 
 // Gradients: dz with stride ldd, dtarget, dsource, dinverse where not null, and sums for offset, weight, bias.
-template <typename F>
-void gate_backward(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, F *dtarget, F *dsource,
-                   F *dinverse, F *doffset, F *dweight, F *dbias) {
+template <int H, typename F>
+void gate_backward_of(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, F *dtarget, F *dsource,
+                      F *dinverse, F *doffset, F *dweight, F *dbias) {
+    const Index h = H ? H : k.h;
 #pragma omp parallel num_threads(k.threads)
     {
         std::vector<F> space(9 * k.h), sums(3 * k.h, F(0));
         F *base = space.data();
         Row<F> row{base, base + k.h, 0, 0};
         F *n = base + 3 * k.h, *dn = n + k.h, *n2 = dn + k.h, *dn2 = n2 + k.h, *dp = dn2 + k.h, *masked = dp + k.h;
-        Centred<F> centred(g, k, base + 2 * k.h, row.p);
+        Centred<H, F> centred(g, k, base + 2 * k.h, row.p);
         F *sum_p = sums.data(), *sum_w = sum_p + k.h, *sum_b = sum_w + k.h;
 #pragma omp for schedule(static)
         for (Index b = 0; b < k.B; ++b)
@@ -240,14 +246,14 @@ void gate_backward(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, 
                         ds = masked;
                     }
                     centred.at(b * k.T + t, b * k.S + s);
-                    statistics(z, r, centred.square, g.eps, k.h, row);
+                    statistics<H>(z, r, centred.square, g.eps, k.h, row);
                     F mean, dot, mean2 = 0, dot2 = 0, along = 0;
-                    normal_gradient(g, row, F(1), row.plus, ds, k.h, n, dn, sum_w, sum_b, mean, dot);
+                    normal_gradient<H>(g, row, F(1), row.plus, ds, k.h, n, dn, sum_w, sum_b, mean, dot);
                     const F plus = row.plus, minus = row.minus;
                     if (g.symmetric) {
-                        normal_gradient(g, row, F(-1), minus, ds, k.h, n2, dn2, sum_w, sum_b, mean2, dot2);
+                        normal_gradient<H>(g, row, F(-1), minus, ds, k.h, n2, dn2, sum_w, sum_b, mean2, dot2);
 #pragma omp simd reduction(+ : along)
-                        for (Index i = 0; i < k.h; ++i) {
+                        for (Index i = 0; i < h; ++i) {
                             const F du = plus * (dn[i] - mean - n[i] * dot);
                             const F dv = minus * (dn2[i] - mean2 - n2[i] * dot2);
                             dp[i] = du + dv;
@@ -256,7 +262,7 @@ void gate_backward(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, 
                         }
                     } else {
 #pragma omp simd reduction(+ : along)
-                        for (Index i = 0; i < k.h; ++i) {
+                        for (Index i = 0; i < h; ++i) {
                             const F du = plus * (dn[i] - mean - n[i] * dot);
                             dp[i] = du;
                             d[i] = r * du;
@@ -265,25 +271,49 @@ void gate_backward(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, 
                     }
                     if (dinverse) dinverse[at] = along;
 #pragma omp simd
-                    for (Index i = 0; i < k.h; ++i) sum_p[i] += dp[i];
+                    for (Index i = 0; i < h; ++i) sum_p[i] += dp[i];
                     if (dtarget) {
                         F *q = dtarget + (b * k.T + t) * k.h;
 #pragma omp simd
-                        for (Index i = 0; i < k.h; ++i) q[i] += dp[i];
+                        for (Index i = 0; i < h; ++i) q[i] += dp[i];
                     }
                     if (dsource) {
                         F *q = dsource + (b * k.S + s) * k.h;
 #pragma omp simd
-                        for (Index i = 0; i < k.h; ++i) q[i] += dp[i];
+                        for (Index i = 0; i < h; ++i) q[i] += dp[i];
                     }
                 }
 #pragma omp critical
-        for (Index i = 0; i < k.h; ++i) {
+        for (Index i = 0; i < h; ++i) {
             doffset[i] += sum_p[i];
             dweight[i] += sum_w[i];
             dbias[i] += sum_b[i];
         }
     }
+}
+
+// Common widths are known to the compiler, which then keeps a row in registers.
+#define BY_WIDTH(call)                         \
+    switch (k.h) {                             \
+        case 32: return call(32);              \
+        case 64: return call(64);              \
+        case 128: return call(128);            \
+        default: return call(0);               \
+    }
+
+template <typename F>
+void gate_forward(const Gate<F> &g, const Block &k, F *out) {
+#define CALL(H) gate_forward_of<H>(g, k, out)
+    BY_WIDTH(CALL)
+#undef CALL
+}
+
+template <typename F>
+void gate_backward(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, F *dt, F *ds, F *di, F *doff, F *dw,
+                   F *db) {
+#define CALL(H) gate_backward_of<H>(g, k, grad, dz, ldd, dt, ds, di, doff, dw, db)
+    BY_WIDTH(CALL)
+#undef CALL
 }
 
 // Row of a vertex tensor that belongs to an edge: by source or by target.
