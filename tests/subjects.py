@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from strategies import generator
@@ -11,7 +12,7 @@ from scalegmn.activations import activation
 from scalegmn.architecture import Architecture, Connection, Layer, Skip
 from scalegmn.models.base import Editor, InvariantModel
 from scalegmn.networks import Networks
-from scalegmn.testing import random_networks, relative_error
+from scalegmn.testing import random_inputs, random_networks, relative_error
 from scalegmn.transform import Transform
 
 # One group each, a group with another phi, and one of each kind within one network.
@@ -86,13 +87,35 @@ def transforms(a: Architecture, count: int = 3, seed: int = 5, spread: float = 1
 
 def violation(model: InvariantModel | Editor, networks: Networks, g: Transform) -> float:
     """The largest relative error of f(g x) = f(x), or of g^-1 f(g x) = f(x) for the direction of an editor."""
+    both = Networks.cat([networks, g.apply(networks)])
     with torch.no_grad():
-        moved = g.apply(networks)
         if isinstance(model, InvariantModel):
-            return float(relative_error(model(moved), model(networks)).max())
-        still, back = model.direction(networks), model.direction(moved)
-        inverse = g.inverse()
-        return max(
-            float(relative_error(inverse.apply(networks.replace(b)), networks.replace(s)).max())
-            for b, s in zip(back.unbind(1), still.unbind(1), strict=True)
-        )
+            still, moved = model(both).chunk(2)
+            return relative_error(moved, still).max().item()
+        still, moved = model.direction(both).chunk(2)
+    # Compare in the coordinates of the original, where no entry hides behind a large multiplier.
+    inverse = g.inverse()
+    return max(
+        relative_error(inverse.apply(networks.replace(m)), networks.replace(s)).max().item()
+        for m, s in zip(moved.unbind(1), still.unbind(1), strict=True)
+    )
+
+
+@cache
+def trained(a: Architecture, count: int = 3, steps: int = 10) -> Networks:
+    """Networks after some steps of Adam towards random outputs."""
+    start = fresh(a, count, seed=7)
+    parameters = start.parameters.clone().requires_grad_()
+    x = random_inputs(a, 8, generator=generator(8))
+    targets = torch.randn(start.evaluate(x).shape, generator=generator(9), dtype=torch.float64)
+    optimiser = torch.optim.Adam([parameters], lr=0.05)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        (Networks(a, parameters).evaluate(x) - targets).square().mean().backward()
+        optimiser.step()
+    return Networks(a, parameters.detach())
+
+
+def of_all_conditions(a: Architecture, count: int = 2) -> Networks:
+    """Fresh, trained and hostile networks in one batch."""
+    return Networks.cat([fresh(a, count), trained(a, count), hostile(a, count)])
