@@ -79,7 +79,7 @@ def call(name: str, dtype: torch.dtype, *arguments: object) -> None:
             found.append(ctypes.byref(a))
         else:
             found.append(a)
-    library[f"{name}_{_SUFFIX[dtype]}"](*found)
+    getattr(library, f"{name}_{_SUFFIX[dtype]}")(*found)
 
 
 def usable(*tensors: Tensor | None) -> bool:
