@@ -1,4 +1,4 @@
-"""Compiles and loads `fused.cpp` at first use; without a compiler everything runs on plain torch operations."""
+"""Compiles and loads C++ sources at first use; without a compiler everything runs on plain torch operations."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def block(*shape: int) -> Block:
     return Block(batch, targets, sources, channels, torch.get_num_threads())
 
 
-def call(name: str, dtype: torch.dtype, *arguments: object) -> None:
+def call(name: str, dtype: torch.dtype, *arguments: object, source: Path = _SOURCE) -> None:
     """Call a kernel; tensors go as addresses, structures by reference."""
-    library = load()
+    library = load(source)
     assert library is not None
     found: list[object] = []
     for a in arguments:
@@ -82,12 +82,12 @@ def call(name: str, dtype: torch.dtype, *arguments: object) -> None:
     getattr(library, f"{name}_{_SUFFIX[dtype]}")(*found)
 
 
-def usable(*tensors: Tensor | None) -> bool:
+def usable(*tensors: Tensor | None, source: Path = _SOURCE) -> bool:
     """Whether the kernels can take these tensors: on the CPU, in float32 or float64, and a compiler was found."""
     if torch.compiler.is_compiling() or not _ENABLED.get():
         return False
     found = [t for t in tensors if t is not None]
-    return all(t.device.type == "cpu" and t.dtype in _SUFFIX for t in found) and load() is not None
+    return all(t.device.type == "cpu" and t.dtype in _SUFFIX for t in found) and load(source) is not None
 
 
 @contextmanager
@@ -101,14 +101,14 @@ def disabled() -> Iterator[None]:
 
 
 @cache
-def load() -> ctypes.CDLL | None:
-    """The compiled library, or None if there is no compiler or SCALEGMN_KERNELS=0."""
+def load(source: Path = _SOURCE) -> ctypes.CDLL | None:
+    """The compiled library of a C++ file, or None if there is no compiler or SCALEGMN_KERNELS=0."""
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if os.environ.get("SCALEGMN_KERNELS", "1") == "0" or compiler is None or platform.system() != "Linux":
         return None
     runtime = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
     try:
-        path = _build(compiler, link_openmp=not runtime)
+        path = _build(compiler, source, link_openmp=not runtime)
         if runtime:
             # Share torch's OpenMP threads: a second pool would fight it for the cores.
             ctypes.CDLL(str(runtime[0]), mode=ctypes.RTLD_GLOBAL)
@@ -117,18 +117,18 @@ def load() -> ctypes.CDLL | None:
         return None
 
 
-def _build(compiler: str, *, link_openmp: bool) -> Path:
+def _build(compiler: str, source: Path, *, link_openmp: bool) -> Path:
     key = hashlib.sha256()
-    for part in (_SOURCE.read_bytes(), " ".join(_FLAGS).encode(), _processor(), bytes([link_openmp])):
+    for part in (source.read_bytes(), " ".join(_FLAGS).encode(), _processor(), bytes([link_openmp])):
         key.update(part)
     cache_home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    path = cache_home / "scalegmn" / f"fused-{key.hexdigest()[:16]}.so"
+    path = cache_home / "scalegmn" / f"{source.stem}-{key.hexdigest()[:16]}.so"
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        objects, shared = Path(folder, "fused.o"), Path(folder, "fused.so")
-        compile_ = [compiler, *_FLAGS, "-c", str(_SOURCE), "-o", str(objects)]
+        objects, shared = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+        compile_ = [compiler, *_FLAGS, "-c", str(source), "-o", str(objects)]
         subprocess.run(compile_, check=True, capture_output=True, timeout=120)
         openmp = ["-fopenmp"] if link_openmp else []
         link = [compiler, "-shared", *openmp, str(objects), "-o", str(shared)]
