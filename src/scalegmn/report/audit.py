@@ -35,7 +35,7 @@ class Audit:
     @property
     def change(self) -> Tensor:
         """The largest change of an output of each network (N,)."""
-        return (self.moved.outputs - self.plain.outputs).abs().flatten(1).amax(1)
+        return (self.moved.outputs - self.plain.outputs).abs().reshape(len(self.indices), -1).amax(1)
 
 
 def audit(trained: Trained, zoo: Zoo, indices: Tensor, *, seed: int = 0) -> Audit:

@@ -81,9 +81,9 @@ def confusion(truths: Tensor, answers: Tensor, names: Sequence[str]) -> str:
                 f'fill="{f"rgba({hue},{shade:.2f})" if share else "#f1f3f6"}"><title>{escape(title)}</title></rect>'
             )
             if counts[t, a] and k <= NUMBERED_CLASSES:
-                ink = "#fff" if shade > 0.55 else "#1c2430"
+                ink = "#fff" if shade > 0.7 else "#1c2430"
                 parts.append(
-                    f'<text class="cell" x="{x + cell / 2:.1f}" y="{y + cell / 2 + 4:.1f}" fill="{ink}">'
+                    f'<text class="cell" x="{x + cell / 2:.1f}" y="{y + cell / 2 + 4:.1f}" style="fill:{ink}">'
                     f"{int(counts[t, a])}</text>"
                 )
     if k <= NUMBERED_CLASSES:
@@ -130,7 +130,7 @@ def changes(found: Sequence[tuple[int, str, Tensor]]) -> str:
     low = 10.0 ** math.floor(math.log10(min(positive))) if positive else 1e-8
     high = 10.0 ** math.ceil(math.log10(max(positive) * 1.0001)) if positive else 1.0
     row, width, top = 46.0, 460.0, 6.0
-    x = Scale(low, high, 14, width - 14, log=True)
+    x = Scale(low, high, 28, width - 28, log=True)
     bottom = top + row * len(found)
     parts = [
         f'<line class="grid" x1="{x(v):.1f}" x2="{x(v):.1f}" y1="{top:g}" y2="{bottom:g}"/>'

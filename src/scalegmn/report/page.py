@@ -167,7 +167,7 @@ def percent(value: float) -> str:
     >>> percent(0.9554)
     '95.5 %'
     """
-    return f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+    return f"{100 * value:.1f} %"
 
 
 def spread(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -184,8 +184,7 @@ def spread(values: Sequence[float], text: Callable[[float], str]) -> str:
     if len(values) == 1:
         return mean
     deviation = text(statistics.stdev(values))
-    unit = "\N{NO-BREAK SPACE}%"
-    return f"{mean.removesuffix(unit)} ± {deviation}"
+    return f"{mean.removesuffix(' %')} ± {deviation}"
 
 
 def _count(number: int, noun: str) -> str:

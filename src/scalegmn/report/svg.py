@@ -168,6 +168,7 @@ def line(frame: Frame, points: Sequence[tuple[float, float]], index: int, title:
     style = f'stroke="{colour(index)}"' + (f' stroke-dasharray="{dash(index)}"' if dash(index) else "")
     # A path of one point shows as a dot: its ends are round.
     path = "".join(pieces) + ("h0" if len(pieces) == 1 else "")
+    style += ' style="stroke-width:7"' if len(pieces) == 1 else ""
     return f'<path class="curve" d="{path}" {style}><title>{escape(title)}</title></path>'
 
 

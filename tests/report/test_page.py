@@ -1,0 +1,137 @@
+"""The page: complete, self-contained, well-formed, and true to what the models say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from scalegmn.cli.application import BAD_INPUT, OK, run
+from scalegmn.cli.report import app
+from scalegmn.report.build import Finding, write_report
+from scalegmn.report.figures import png
+from scalegmn.training.run import Run
+
+VOID = {"meta", "img"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags close in order and collects what a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "action")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Finding], str]:
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    return write_report([runs], out, title="A <b>title</b>"), out.read_text(encoding="utf-8")
+
+
+def test_it_needs_nothing_but_itself(written: tuple[list[Finding], str]) -> None:
+    outline = Outline()
+    outline.feed(written[1])
+    assert outline.open == []
+    assert outline.fetched
+    assert all(source.startswith("data:image/png;base64,") for source in outline.fetched)
+    assert "<script" not in written[1]
+    assert not re.search(r"url\(|@import|https?:", written[1])
+
+
+def test_it_has_every_part(written: tuple[list[Finding], str]) -> None:
+    text = written[1]
+    titles = ("Results", "Learning curves", "Confusion", "Predicted and true", "Before and after editing", "Runs")
+    assert [title for title in titles if f"<h3>{title}</h3>" not in text] == []
+    assert text.count("<h3>Symmetry audit</h3>") == 3
+    assert "A &lt;b&gt;title&lt;/b&gt;" in text
+    assert ">nan" not in text
+
+
+def test_the_table_has_mean_and_deviation_over_seeds(written: tuple[list[Finding], str], runs: Path) -> None:
+    values = [Run(runs / name).results()["test"]["accuracy"] for name in ("mlp-0", "mlp-1")]
+    expected = f"{100 * statistics.fmean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
+    assert expected in written[1]
+
+
+def test_the_audit_tells_invariant_models_from_others(written: tuple[list[Finding], str]) -> None:
+    (finding,) = [f for f in written[0] if f.section.task.name == "classification"]
+    changes = {
+        s.label: max(a.change.max().item() for a in audits)
+        for s, audits in zip(finding.section.series, finding.audits, strict=True)
+    }
+    assert changes["ScaleGMN"] < 1e-4
+    assert changes["ScaleGMN, probes 4"] < 1e-4
+    assert changes["MLP"] > 1e-2
+
+
+def test_an_edit_moves_with_the_network(written: tuple[list[Finding], str]) -> None:
+    (finding,) = [f for f in written[0] if f.section.task.name == "editing"]
+    ((audit,),) = finding.audits
+    assert audit.change.max().item() < 1e-3
+    assert finding.before is not None
+    assert not finding.before.equal(audit.plain.outputs[: len(finding.before)])
+
+
+def test_without_its_zoo_a_run_still_has_results(runs: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(runs / "mlp-0", tmp_path / "run"))
+    config = moved / "config.json"
+    config.write_text(re.sub(r'"zoo": "[^"]*"', '"zoo": "gone"', config.read_text()))
+    (finding,) = write_report([moved], tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert "gone" in finding.note
+    assert "<h3>Results</h3>" in text
+    assert "Left out: zoo: gone" in text
+
+
+def test_an_unfinished_run_is_shown_as_such(runs: Path, tmp_path: Path) -> None:
+    half = Path(shutil.copytree(runs / "mlp-0", tmp_path / "half"))
+    for name in ("results.json", "model.safetensors"):
+        (half / name).unlink()
+    write_report([half], tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert "not finished" in text
+    assert "no run has weights yet" in text
+
+
+def test_fewer_networks_on_demand(runs: Path, tmp_path: Path) -> None:
+    (finding,) = write_report([runs / "mlp-0"], tmp_path / "r.html", networks=3)
+    assert len(finding.audits[0][0].plain.targets) == 3
+
+
+def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mine.html"
+    assert run(app, ["report", str(runs / "mlp-0"), "-o", str(out)]) == OK
+    assert out.read_text().startswith("<!DOCTYPE html>")
+    assert capsys.readouterr().out.strip() == str(out)
+    assert run(app, ["report", str(tmp_path), "-o", str(out)]) == BAD_INPUT
+    assert "holds no run" in capsys.readouterr().err
+    assert run(app, ["report", str(runs), "-o", "x.pdf"]) == BAD_INPUT
+    assert run(app, ["report", str(runs / "mlp-0"), "--zoo", str(tmp_path), "-o", str(out)]) == BAD_INPUT
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_png_is_read_back(channels: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, channels), dtype=np.uint8)
+    found = (imread(BytesIO(png(pixels)), format="png") * 255).round().astype(np.uint8)
+    assert (found.reshape(5, 7, -1)[..., :channels] == pixels).all()
