@@ -1,18 +1,16 @@
-"""Small networks of every kind on which models are tried: architectures, hostile weights, how far a law is broken."""
+"""Small networks of every kind on which models are tried: fresh, trained and hostile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
 import torch
 from strategies import generator
 
-from scalegmn.activations import activation
-from scalegmn.architecture import Architecture, Connection, Layer, Skip
-from scalegmn.models.base import Editor, InvariantModel
+from scalegmn.architecture import Architecture
+from scalegmn.audit import hostile_networks, residual
 from scalegmn.networks import Networks
-from scalegmn.testing import random_inputs, random_networks, relative_error
+from scalegmn.testing import random_inputs, random_networks
 from scalegmn.transform import Transform
 
 # One group each, a group with another phi, and one of each kind within one network.
@@ -26,16 +24,6 @@ ACTIVATIONS: dict[str, tuple[str, str, str]] = {
 }
 SIGNS = ("tanh", "sine")
 KINDS = ("mlp", "cnn", "flatten", "residual")
-
-
-def residual(hidden: Sequence[str]) -> Architecture:
-    """A block x + f(x) between two linear layers."""
-    a, b, c = map(activation, hidden)
-    layers = (Layer(2, bias=False), Layer(5, a), Layer(4, b), Layer(5, c), Layer(3))
-    connections = (
-        Connection(0, 1), Connection(1, 2), Connection(1, 3, Skip()), Connection(2, 3), Connection(3, 4),
-    )  # fmt: skip
-    return Architecture(layers, connections)
 
 
 def architecture(kind: str, name: str) -> Architecture:
@@ -62,43 +50,13 @@ def fresh(a: Architecture, count: int = 3, seed: int = 0) -> Networks:
 
 
 def hostile(a: Architecture, count: int = 3, seed: int = 0) -> Networks:
-    """Networks with exact zeros, values near 1e-15, neurons that hear nothing and neurons that nobody hears."""
-    networks = fresh(a, count, seed)
-    draw = torch.rand(networks.parameters.shape, generator=generator(seed + 1))
-    networks.parameters[draw < 0.15] = 0
-    networks.parameters[(draw > 0.15) & (draw < 0.3)] *= 1e-15
-    for c, w in zip(a.connections, networks.weights, strict=True):
-        if w is None or not c.dense:
-            continue
-        if a.roles[c.target] == "hidden":
-            w[:, 0] = 0
-        if a.roles[c.source] == "hidden":
-            w[:, :, -1] = 0
-    for b in networks.biases:
-        if b is not None:
-            b[:, 0] = 0
-    return networks
+    """Networks with exact zeros, values near 1e-15 and dead neurons."""
+    return hostile_networks(a, count, generator(seed))
 
 
 def transforms(a: Architecture, count: int = 3, seed: int = 5, spread: float = 1e3) -> Transform:
     """One symmetry for each network."""
     return Transform.sample(a, count, generator(seed), spread=spread)
-
-
-def violation(model: InvariantModel | Editor, networks: Networks, g: Transform) -> float:
-    """The largest relative error of f(g x) = f(x), or of g^-1 f(g x) = f(x) for the direction of an editor."""
-    both = Networks.cat([networks, g.apply(networks)])
-    with torch.no_grad():
-        if isinstance(model, InvariantModel):
-            still, moved = model(both).chunk(2)
-            return relative_error(moved, still).max().item()
-        still, moved = model.direction(both).chunk(2)
-    # Compare in the coordinates of the original, where no entry hides behind a large multiplier.
-    inverse = g.inverse()
-    return max(
-        relative_error(inverse.apply(networks.replace(m)), networks.replace(s)).max().item()
-        for m, s in zip(moved.unbind(1), still.unbind(1), strict=True)
-    )
 
 
 @cache

@@ -16,10 +16,10 @@ from subjects import (
     of_all_conditions,
     trained,
     transforms,
-    violation,
 )
 
 from scalegmn.architecture import Architecture
+from scalegmn.audit import answer, violation
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor, InvariantModel
 from scalegmn.models.gmn import GMN, GMNEditor
@@ -48,10 +48,6 @@ def build(head: str, a: Architecture, *, permutations_only: bool = False, **opti
     if head == "invariant":
         return (GMN if permutations_only else ScaleGMN)([a], 3, **options).double()
     return (GMNEditor if permutations_only else ScaleGMNEditor)([a], copies=2, **options).double()
-
-
-def answer(model: InvariantModel | Editor, networks: Networks) -> torch.Tensor:
-    return model(networks) if isinstance(model, InvariantModel) else model.direction(networks)
 
 
 def train(model: InvariantModel | Editor, networks: Networks, steps: int) -> None:

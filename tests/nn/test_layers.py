@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from strategies import generator
-from subjects import ARCHITECTURES, residual, transforms
+from subjects import ARCHITECTURES, transforms
 
 from scalegmn.architecture import Architecture
+from scalegmn.audit import residual
 from scalegmn.nn.edges import Factored, dense
 from scalegmn.nn.layers import (
     DualLayer,

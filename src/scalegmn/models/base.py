@@ -45,10 +45,11 @@ class Metanetwork(nn.Module, ABC):
         """One line per part instead of the whole tree."""
         lines = self.extra_repr().splitlines()
         for name, part in self.named_children():
-            more = f"{len(part)} x {part[0]._get_name()}" if isinstance(part, nn.ModuleList) else part.extra_repr()
-            what = f"{part._get_name()}({more})" if more else part._get_name()
+            more = f"{len(part)} x {type(part[0]).__name__}" if isinstance(part, nn.ModuleList) else part.extra_repr()
+            kind = type(part).__name__
+            what = f"{kind}({more})" if more else kind
             lines.append(f"{name}: {what}, {_parameters(part):,} parameters")
-        return "\n  ".join([f"{self._get_name()}(", *lines]) + "\n)"
+        return "\n  ".join([f"{type(self).__name__}(", *lines]) + "\n)"
 
 
 def _parameters(module: nn.Module) -> int:

@@ -1,0 +1,278 @@
+r"""The audit: does every registered model respect the symmetries on its card, and no more than those?
+
+Every model is built small, for architectures of several kinds and activations, and tried on networks that are moved
+along random symmetries with scales in [1e-3, 1e3]. Half of the networks are hostile: they contain exact zeros, values
+near 1e-15 and dead neurons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .activations import activation
+from .architecture import Architecture, Connection, Layer, Skip
+from .errors import ScaleGMNError
+from .models.base import Editor, InvariantModel
+from .models.registry import ModelCard, options_of
+from .networks import Networks
+from .testing import random_inputs, random_networks, relative_error
+from .transform import Transform
+
+Head = Literal["invariant", "equivariant"]
+Model = InvariantModel | Editor
+
+SPREAD = 1e3
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+# Above this a symmetry counts as broken, which negative controls ask for.
+BROKEN = 1e-3
+
+ACTIVATIONS: dict[str, tuple[str, str, str]] = {
+    "relu": ("relu",) * 3,
+    "leaky relu": ("leaky_relu",) * 3,
+    "tanh": ("tanh",) * 3,
+    "sine": ("sine",) * 3,
+    "x^3": ("cube",) * 3,
+    "mixed": ("relu", "tanh", "cube"),
+}
+# Models that know nothing of scales treat all activations alike.
+_FEW = ("relu", "sine")
+
+_LIMITS = {
+    "width": 8, "layers": 2, "heads": 2, "head_width": 8, "frequencies": 2, "embedding": 8, "pretraining": 2,
+    "points": 8, "probes": 4,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One law, tried on one model.
+
+    Arguments:
+        model, architecture, activation, head: What was tried.
+        law: What must hold; a law that begins with `not` is a negative control.
+        dtype: Precision.
+        error: The largest relative error.
+        tolerance: What it may be at most, or must be at least for a negative control.
+        ok: Whether the law holds.
+    """
+
+    model: str
+    architecture: str
+    activation: str
+    head: Head
+    law: str
+    dtype: str
+    error: float
+    tolerance: float
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with one head for one kind of architecture."""
+
+    card: ModelCard
+    kind: str
+    activation: str
+    head: Head
+
+
+def architectures() -> dict[str, Callable[[Sequence[str]], Architecture]]:
+    """Kinds of small architectures, from the activations of their three hidden layers."""
+    return {
+        "MLP": partial(Architecture.mlp, [2, 4, 5, 3, 3]),
+        "MLP, one width": partial(Architecture.mlp, [2, 4, 4, 4, 3]),
+        "residual": residual,
+        "CNN": partial(Architecture.cnn, [1, 4, 3, 4], 3),
+        "CNN, flattened": partial(Architecture.cnn, [2, 3, 4, 3], 2, kernel=2, positions=(2, 2)),
+    }
+
+
+def residual(hidden: Sequence[str]) -> Architecture:
+    """A block x + f(x) between two linear layers."""
+    a, b, c = map(activation, hidden)
+    layers = (Layer(2, bias=False), Layer(5, a), Layer(4, b), Layer(5, c), Layer(3))
+    block = (Connection(1, 2), Connection(1, 3, Skip()), Connection(2, 3))
+    return Architecture(layers, (Connection(0, 1), *block, Connection(3, 4)))
+
+
+def hostile_networks(architecture: Architecture, count: int, generator: torch.Generator) -> Networks:
+    """Networks with exact zeros, values near 1e-15, neurons that hear nothing and neurons that nobody hears.
+
+    Arguments:
+        architecture: Of the networks.
+        count: How many.
+        generator: The source of randomness.
+    """
+    a = architecture
+    networks = random_networks(a, count, generator=generator)
+    draw = torch.rand(networks.parameters.shape, generator=generator)
+    networks.parameters[draw < 0.15] = 0
+    networks.parameters[(draw > 0.15) & (draw < 0.3)] *= 1e-15
+    for c, w in zip(a.connections, networks.weights, strict=True):
+        if w is None or not c.dense:
+            continue
+        if a.roles[c.target] == "hidden":
+            w[:, 0] = 0
+        if a.roles[c.source] == "hidden":
+            w[:, :, -1] = 0
+    for b in networks.biases:
+        if b is not None:
+            b[:, 0] = 0
+    return networks
+
+
+def cases(cards: Sequence[ModelCard]) -> list[Case]:
+    """What the audit tries."""
+    found = []
+    for card in cards:
+        names = ACTIVATIONS if "scale" in card.symmetries else _FEW
+        for kind in architectures():
+            if kind.startswith("CNN") and not card.convolutions:
+                continue
+            for name in names:
+                if card.invariant is not None:
+                    found.append(Case(card, kind, name, "invariant"))
+                if card.equivariant is not None:
+                    found.append(Case(card, kind, name, "equivariant"))
+    return found
+
+
+@torch.no_grad()
+def violation(model: Model, networks: Networks, g: Transform) -> float:
+    """The largest relative error of f(g x) = f(x), or of g^-1 f(g x) = f(x) for the direction f of an editor.
+
+    Arguments:
+        model: The model.
+        networks: Some networks.
+        g: A symmetry for each of them.
+    """
+    both = Networks.cat([networks, g.apply(networks)])
+    still, moved = answer(model, both).chunk(2)
+    if isinstance(model, InvariantModel):
+        return relative_error(moved, still).max().item()
+    # Compare in the coordinates of the original, where no entry hides behind a large multiplier.
+    inverse = g.inverse()
+    return max(
+        relative_error(inverse.apply(networks.replace(m)), networks.replace(s)).max().item()
+        for m, s in zip(moved.unbind(1), still.unbind(1), strict=True)
+    )
+
+
+def answer(model: Model, networks: Networks) -> Tensor:
+    """The output of an invariant model, the direction of an editor."""
+    if isinstance(model, Editor):
+        return model.direction(networks)
+    y: Tensor = model(networks)
+    return y
+
+
+def audit(cards: Sequence[ModelCard]) -> Iterator[Row]:
+    """All laws on all models; a model that refuses every architecture fails."""
+    for card in cards:
+        rows = 0
+        for case in cases([card]):
+            for row in audit_case(case):
+                rows += 1
+                yield row
+        if card.several and card.invariant is not None:
+            yield audit_order(card)
+        if not rows:
+            yield Row(card.name, "any", "any", "invariant", "reads something", "float64", math.inf, 0.0, False)
+
+
+def audit_case(case: Case) -> Iterator[Row]:
+    """All laws of one case; none if the model refuses the architecture."""
+    architecture = architectures()[case.kind](ACTIVATIONS[case.activation])
+    try:
+        model = build(case, [architecture])
+    except ScaleGMNError:
+        return
+    generator = torch.Generator().manual_seed(0)
+    tame = random_networks(architecture, 2, generator=generator)
+    networks = Networks.cat([tame, hostile_networks(architecture, 2, generator)])
+    model.prepare([tame])
+    model.eval()
+    for dtype in TOLERANCES:
+        model.to(dtype)
+        # Third powers of 1e-15 are below the range of float32.
+        narrow = dtype == torch.float32 and "cube" in ACTIVATIONS[case.activation]
+        yield from _audit_laws(case, model, (tame if narrow else networks).to(dtype=dtype), generator)
+        moved = Transform.sample(architecture, len(networks), generator, spread=SPREAD).apply(networks)
+        error = 0.0 if finite_gradients(model, moved.to(dtype=dtype)) else math.inf
+        yield _row(case, "finite gradients", dtype, error, 0.0, error == 0.0)
+
+
+def _audit_laws(case: Case, model: Model, networks: Networks, generator: torch.Generator) -> Iterator[Row]:
+    a, dtype = networks.architecture, networks.dtype
+    for law, permute, scale in _laws(case.card.symmetries):
+        g = Transform.sample(a, len(networks), generator, spread=SPREAD, permute=permute, scale=scale)
+        error = violation(model, networks, g)
+        if not law.startswith("not "):
+            yield _row(case, law, dtype, error, TOLERANCES[dtype], error <= TOLERANCES[dtype])
+        elif dtype == torch.float64:
+            yield _row(case, f"{law} {case.head}", dtype, error, BROKEN, error > BROKEN)
+
+
+def audit_order(card: ModelCard) -> Row:
+    """Networks of two architectures in turns give what each gives alone, in the order of the input."""
+    kinds = architectures()
+    first, second = kinds["MLP"](ACTIVATIONS["relu"]), kinds["MLP, one width"](ACTIVATIONS["tanh"])
+    case = Case(card, "several", "relu, tanh", "invariant")
+    model = build(case, [first, second])
+    generator = torch.Generator().manual_seed(0)
+    batches = [random_networks(a, 1, generator=generator) for a in (first, second, second, first)]
+    model.prepare(batches)
+    model.eval()
+    with torch.no_grad():
+        alone = torch.cat([model(b) for b in batches])
+        error = relative_error(model(batches), alone).max().item()
+    tolerance = TOLERANCES[torch.float64]
+    return _row(case, "order of the input", torch.float64, error, tolerance, error <= tolerance)
+
+
+def build(case: Case, architectures: Sequence[Architecture]) -> Model:
+    """A small model in float64."""
+    torch.manual_seed(0)
+    builder = case.card.invariant if case.head == "invariant" else case.card.equivariant
+    assert builder is not None
+    options: dict[str, object] = {}
+    for name, parameter in options_of(builder).items():
+        if name in _LIMITS and isinstance(parameter.default, int):
+            options[name] = min(parameter.default, _LIMITS[name])
+        if name == "image" and architectures[0].spatial:
+            options[name] = random_inputs(architectures[0], 1).shape[-1]
+        if name == "copies":
+            options[name] = 2
+    model = builder(architectures, 3, **options) if case.head == "invariant" else builder(architectures, **options)
+    return model.double()
+
+
+def finite_gradients(model: Model, networks: Networks) -> bool:
+    """Whether a loss on these networks has finite gradients at all parameters."""
+    model.zero_grad()
+    y = answer(model, networks)
+    (y / y.detach().abs().amax().clamp(min=1)).square().sum().backward()
+    found = [p.grad for p in model.parameters() if p.grad is not None]
+    return len(found) > 0 and all(bool(torch.isfinite(g).all()) for g in found)
+
+
+def _laws(symmetries: tuple[str, ...]) -> list[tuple[str, bool, bool]]:
+    """Name, whether neurons are permuted, whether they are scaled."""
+    if "scale" in symmetries:
+        return [("permutation and scale", True, True)]
+    if "permutation" in symmetries:
+        return [("permutation", True, False), ("not scale", False, True)]
+    return [("not permutation", True, False)]
+
+
+def _row(case: Case, law: str, dtype: torch.dtype, error: float, tolerance: float, ok: bool) -> Row:
+    name = str(dtype).removeprefix("torch.")
+    return Row(case.card.name, case.kind, case.activation, case.head, law, name, error, tolerance, ok)
