@@ -31,8 +31,8 @@ from .symmetry import Symmetry, edge_groups, vertex_groups
 Flow = Literal["none", "shared", "reciprocal", "dual"]
 Backward = Flow | Literal["auto"]
 
-PORTION = 1 << 22
-"""Numbers in one edge state of a portion: 16 MB in float32."""
+PORTION = 6 << 20
+"""Numbers in one edge state of a portion: 24 MB in float32."""
 
 _LAYERS: dict[Flow, type[GraphLayer]] = {
     "none": ForwardLayer,

@@ -382,9 +382,9 @@ void hadamard_backward(const F *y, const F *e, const F *m, const F *inverse, con
     }
 }
 
-// out = sum over sources (or targets) of g * rho; g has stride ldg.
+// out += g * (rho + bias), summed over sources (or targets); g has stride ldg. With S = 1 it is set instead of added to.
 template <typename F>
-void contract_forward(const F *g, Index ldg, const F *rho, int to_target, const Block &k, F *out) {
+void contract_forward(const F *g, Index ldg, const F *rho, const F *bias, int to_target, const Block &k, F *out) {
 #pragma omp parallel for schedule(static) num_threads(k.threads)
     for (Index b = 0; b < k.B; ++b)
         for (Index t = 0; t < k.T; ++t)
@@ -392,15 +392,20 @@ void contract_forward(const F *g, Index ldg, const F *rho, int to_target, const 
                 const Index row = (b * k.T + t) * k.S + s;
                 const F *x = g + row * ldg, *r = rho + row * k.h;
                 F *o = out + vertex(k, to_target, b, t, s) * k.h;
+                if (k.S == 1) {
 #pragma omp simd
-                for (Index i = 0; i < k.h; ++i) o[i] += x[i] * r[i];
+                    for (Index i = 0; i < k.h; ++i) o[i] = x[i] * (r[i] + bias[i]);
+                } else {
+#pragma omp simd
+                    for (Index i = 0; i < k.h; ++i) o[i] += x[i] * (r[i] + bias[i]);
+                }
             }
 }
 
 // dg = grad * rho with stride ldd, drho = grad * g, and sum gathers drho over all rows.
 template <typename F>
-void contract_backward(const F *grad, const F *g, Index ldg, const F *rho, int to_target, const Block &k, F *dg,
-                       Index ldd, F *drho, F *sum) {
+void contract_backward(const F *grad, const F *g, Index ldg, const F *rho, const F *bias, int to_target,
+                       const Block &k, F *dg, Index ldd, F *drho, F *sum) {
 #pragma omp parallel num_threads(k.threads)
     {
         std::vector<F> space(k.h, F(0));
@@ -415,7 +420,7 @@ void contract_backward(const F *grad, const F *g, Index ldg, const F *rho, int t
                     F *d = dg + row * ldd, *q = drho + row * k.h;
 #pragma omp simd
                     for (Index i = 0; i < k.h; ++i) {
-                        d[i] = o[i] * r[i];
+                        d[i] = o[i] * (r[i] + bias[i]);
                         const F v = o[i] * x[i];
                         q[i] = v;
                         own[i] += v;
@@ -472,12 +477,13 @@ void outer_backward(const F *w, const F *dz, const Block &k, F *da) {
                                                const Block *k, const F *grad, F *de, F *dy) {                         \
         hadamard_backward(y, e, m, r, dr, by, *k, grad, de, dy);                                                       \
     }                                                                                                                  \
-    extern "C" void contract_forward_##suffix(const F *g, Index ldg, const F *rho, int to, const Block *k, F *out) {   \
-        contract_forward(g, ldg, rho, to, *k, out);                                                                    \
+    extern "C" void contract_forward_##suffix(const F *g, Index ldg, const F *rho, const F *bias, int to,              \
+                                              const Block *k, F *out) {                                                \
+        contract_forward(g, ldg, rho, bias, to, *k, out);                                                              \
     }                                                                                                                  \
-    extern "C" void contract_backward_##suffix(const F *grad, const F *g, Index ldg, const F *rho, int to,             \
-                                               const Block *k, F *dg, Index ldd, F *drho, F *sum) {                   \
-        contract_backward(grad, g, ldg, rho, to, *k, dg, ldd, drho, sum);                                              \
+    extern "C" void contract_backward_##suffix(const F *grad, const F *g, Index ldg, const F *rho, const F *bias,      \
+                                               int to, const Block *k, F *dg, Index ldd, F *drho, F *sum) {            \
+        contract_backward(grad, g, ldg, rho, bias, to, *k, dg, ldd, drho, sum);                                        \
     }                                                                                                                  \
     extern "C" void outer_forward_##suffix(const F *w, const F *a, const Block *k, F *z) {                             \
         outer_forward(w, a, *k, z);                                                                                    \

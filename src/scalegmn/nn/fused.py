@@ -109,18 +109,18 @@ class _ScaleEq(torch.autograd.Function):
         s = x.new_empty(*shape, hidden)
         tensors = (offset, target, source, inverse, weight, bias)
         _run_gate(z[..., outputs:], z.shape[-1], (*shape, hidden), tensors, options, s)
-        rho = torch.addmm(last_bias, s.view(-1, hidden), last.T).view(*shape, outputs)
-        ctx.save_for_backward(x, scalar, stack, *tensors, last, x_t, d_s, z, s, rho)
+        rho = (s.view(-1, hidden) @ last.T).view(*shape, outputs)
+        ctx.save_for_backward(x, scalar, stack, *tensors, last, last_bias, x_t, d_s, z, s, rho)
         ctx.options, ctx.reduce = options, reduce
-        return _contract(z, rho, reduce)
+        return _contract(z, rho, last_bias, reduce)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, scalar, stack, *tensors, last, x_t, d_s, z, s, rho = ctx.saved_tensors
+        x, scalar, stack, *tensors, last, last_bias, x_t, d_s, z, s, rho = ctx.saved_tensors
         outputs, hidden = last.shape
         dz, drho = torch.empty_like(z), torch.empty_like(rho)
-        dlast_bias = _contract_gradients(grad.contiguous(), z, rho, ctx.reduce, dz, drho)
+        dlast_bias = _contract_gradients(grad.contiguous(), z, rho, last_bias, ctx.reduce, dz, drho)
         drho = drho.view(-1, outputs)
         ds = drho @ last
         dlast = drho.T @ s.view(-1, hidden)
@@ -208,24 +208,31 @@ def _gate_gradients(
     return tuple(found)
 
 
-def _contract(z: Tensor, rho: Tensor, reduce: Reduce) -> Tensor:
-    outputs = rho.shape[-1]
+def _contract(z: Tensor, rho: Tensor, bias: Tensor, reduce: Reduce) -> Tensor:
+    """z's first part times (rho + bias), summed if `reduce` says so."""
+    batch, targets, sources, outputs = rho.shape
     if reduce is None:
-        return z[..., :outputs] * rho
-    batch, targets, sources, _ = rho.shape
-    out = rho.new_zeros(batch, targets if reduce == "target" else sources, outputs)
-    to_target = int(reduce == "target")
-    call("contract_forward", z.dtype, z, _long(z.shape[-1]), rho, to_target, block(*rho.shape), out)
+        shape, out = (batch, targets * sources, 1), torch.empty_like(rho)
+    else:
+        receivers = targets if reduce == "target" else sources
+        shape, out = (batch, targets, sources), rho.new_zeros(batch, receivers, outputs)
+    to_target = int(reduce != "source")
+    if sources == 1 and reduce == "source":
+        # One source gathers from all targets: the kernel would set instead of add, so let targets play sources.
+        shape, to_target = (batch, 1, targets), 1
+    call("contract_forward", z.dtype, z, _long(z.shape[-1]), rho, bias, to_target, block(*shape, outputs), out)
     return out
 
 
-def _contract_gradients(grad: Tensor, z: Tensor, rho: Tensor, reduce: Reduce, dz: Tensor, drho: Tensor) -> Tensor:
+def _contract_gradients(
+    grad: Tensor, z: Tensor, rho: Tensor, bias: Tensor, reduce: Reduce, dz: Tensor, drho: Tensor
+) -> Tensor:
     """Write the gradients of z's first part and of rho, and return the sum of the latter over all edges."""
     batch, targets, sources, outputs = rho.shape
     total = rho.new_zeros(outputs)
     shape = (batch, targets * sources, 1) if reduce is None else (batch, targets, sources)
     call(
-        "contract_backward", z.dtype, grad, z, _long(z.shape[-1]), rho, int(reduce != "source"),
+        "contract_backward", z.dtype, grad, z, _long(z.shape[-1]), rho, bias, int(reduce != "source"),
         block(*shape, outputs), dz, _long(dz.shape[-1]), drho, total,
     )  # fmt: skip
     return total
