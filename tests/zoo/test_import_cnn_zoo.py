@@ -144,11 +144,11 @@ def with_nan() -> np.ndarray:
         ("weights.npy", npy(np.array([[Evil(Path("/tmp/evil-trap"))]], object)), r"weights\.npy: is not a plain array"),
         ("weights.npy", npy(np.zeros((27, 4970)))[:-5], r"weights\.npy: is not a plain array"),
         ("weights.npy", npy(np.zeros((26, 4970))), r"metrics\.csv\.gz: expected 26 rows.*got 27"),
-        ("metrics.csv.gz", gzip.compress(b"step,test_accuracy\n" + b"1,2\n" * 27), "expected columns step"),
+        ("metrics.csv.gz", gzip.compress(b"step,test_accuracy\n" + b"1,2\n" * 27, mtime=0), "expected columns step"),
         ("metrics.csv.gz", b"hello", r"metrics\.csv\.gz: is not a readable table"),
         (
             "metrics.csv.gz",
-            gzip.compress(b"step,test_accuracy,config.activation\n" + b"86,,relu\n" * 27),
+            gzip.compress(b"step,test_accuracy,config.activation\n" + b"86,,relu\n" * 27, mtime=0),
             "expected a number as test_accuracy, row 0 has none",
         ),
         ("layout.csv", b"varname,start_idx,end_idx,shape\na/kernel:0,0,5,(4)", "to agree"),
