@@ -26,12 +26,12 @@ from ..zoo.images import load_images
 from ..zoo.store import Zoo
 from .build import write_report
 
-EPOCHS = 16
+EPOCHS = 12
 TITLE = "What can be read from weights: four models on 1,797 digits"
 
 _GRAPH = {"width": 32, "layers": 3, "readout": "output", "edge_updates": False}
 MODELS: dict[str, dict[str, Any]] = {
-    "scalegmn": {"name": "scalegmn", **_GRAPH, "probes": 32},
+    "scalegmn": {"name": "scalegmn", **_GRAPH, "probes": 64},
     "scalegmn-no-probes": {"name": "scalegmn", **_GRAPH},
     "gmn": {"name": "gmn", **_GRAPH},
     "mlp": {"name": "mlp", "width": 128},
