@@ -119,7 +119,8 @@ def load(source: Path = _SOURCE) -> ctypes.CDLL | None:
 
 def _build(compiler: str, source: Path, *, link_openmp: bool) -> Path:
     key = hashlib.sha256()
-    for part in (source.read_bytes(), " ".join(_FLAGS).encode(), _processor(), bytes([link_openmp])):
+    text = b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
+    for part in (text, " ".join(_FLAGS).encode(), _processor(), bytes([link_openmp])):
         key.update(part)
     cache_home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     path = cache_home / "scalegmn" / f"{source.stem}-{key.hexdigest()[:16]}.so"

@@ -4,158 +4,14 @@
 // vectors. Layers are padded with zero neurons to whole vectors: their weights get no gradient and stay zero.
 // A tile of rows and the weights stay in the first level cache from the first layer to the gradient.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include "vectors.h"
 
 namespace {
 
-using Index = std::int64_t;
-
-// Rows of a tile, and neurons to which layers are padded.
-constexpr Index TILE = 56, PAD = 8;
-// Rows of a block of a product, the other side being two vectors: eight accumulators keep both multipliers busy.
-constexpr Index ROWS = 4;
+// Pixels of a tile; neurons to which layers are padded; pixels and channels to which short sides are padded.
+constexpr Index TILE = 66, PAD = 8, FEW = 4;
 
 inline Index padded(Index n, Index to) { return (n + to - 1) / to * to; }
-
-template <typename F>
-struct Vector {
-    static constexpr Index size = 32 / sizeof(F);
-    typedef F type __attribute__((vector_size(32), aligned(sizeof(F)), may_alias));
-};
-
-// -- activations: value and slope from z, which lies in the place of the slope -----------------------------------
-
-inline void sine(double z, double &value, double &slope) {
-    value = std::sin(z);
-    slope = std::cos(z);
-}
-
-// With r = z - n pi in [-pi/2, pi/2] both are (-1)^n times a polynomial, good to 1e-7 for |z| < 1e5. Plain arithmetic
-// on numbers and bits, so compilers vectorise it.
-inline void sine(float z, float &value, float &slope) {
-    const float magic = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are n
-    const float shifted = z * 0.318309886f + magic;
-    const float n = shifted - magic;
-    float r = z - n * 3.140625f;
-    r = r - n * 9.67502593994140625e-4f;
-    r = r - n * 1.509957990978376432e-7f;
-    const float s = r * r;
-    float p = 2.5997517916e-6f;
-    p = p * s - 1.9806478960e-4f;
-    p = p * s + 8.3330154176e-3f;
-    p = p * s - 1.6666657021e-1f;
-    p = p * s * r + r;
-    float q = -2.6074220199e-7f;
-    q = q * s + 2.4761730007e-5f;
-    q = q * s - 1.3888400628e-3f;
-    q = q * s + 4.1666640522e-2f;
-    q = q * s - 4.9999999545e-1f;
-    q = q * s + 1.0f;
-    std::uint32_t odd, a, b;
-    std::memcpy(&odd, &shifted, sizeof odd);
-    std::memcpy(&a, &p, sizeof a);
-    std::memcpy(&b, &q, sizeof b);
-    odd <<= 31;
-    a ^= odd;
-    b ^= odd;
-    std::memcpy(&value, &a, sizeof value);
-    std::memcpy(&slope, &b, sizeof slope);
-}
-
-inline double tangent(double z) { return std::tanh(z); }
-
-// (1 - e) / (1 + e) with e = exp(-2 |z|) = 2^n times a polynomial.
-inline float tangent(float z) {
-    const float x = std::max(-2.0f * std::fabs(z), -80.0f);
-    const float magic = 12582912.0f;
-    const float n = (x * 1.44269504f + magic) - magic;
-    float r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    float p = 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r * r + r;
-    const std::int32_t bits = (static_cast<std::int32_t>(n) + 127) << 23;
-    float scale;
-    std::memcpy(&scale, &bits, sizeof scale);
-    const float below = p * scale + (scale - 1.0f);  // e - 1
-    return std::copysign(-below / (2.0f + below), z);
-}
-
-enum Activation : int { SINE, RELU, TANH };
-
-template <typename F>
-void activate(int kind, Index count, F *value, F *slope) {
-    if (kind == SINE) {
-#pragma omp simd
-        for (Index i = 0; i < count; ++i) sine(slope[i], value[i], slope[i]);
-    } else if (kind == RELU) {
-#pragma omp simd
-        for (Index i = 0; i < count; ++i) {
-            value[i] = std::max(slope[i], F(0));
-            slope[i] = slope[i] > 0 ? F(1) : F(0);
-        }
-    } else {
-#pragma omp simd
-        for (Index i = 0; i < count; ++i) {
-            value[i] = tangent(slope[i]);
-            slope[i] = 1 - value[i] * value[i];
-        }
-    }
-}
-
-// -- products --------------------------------------------------------------------------------------------------------
-
-enum class Into { biased, times, plus };
-
-// A matrix whose entry (r, k) is at r * row + k * step.
-template <typename F>
-struct Left {
-    const F *data;
-    Index row, step;
-};
-
-// C = A B + bias, C *= A B or C += A B for a block of ROWS rows and `wide` vectors.
-template <Into into, int wide, typename F>
-inline void block(Left<F> a, const F *b, Index ldb, Index depth, const F *bias, F *c, Index ldc) {
-    using V = typename Vector<F>::type;
-    constexpr Index size = Vector<F>::size;
-    V sum[ROWS][wide];
-    for (Index r = 0; r < ROWS; ++r)
-        for (int j = 0; j < wide; ++j)
-            sum[r][j] = into == Into::biased ? *reinterpret_cast<const V *>(bias + j * size) : V{};
-    for (Index k = 0; k < depth; ++k) {
-        const V *right = reinterpret_cast<const V *>(b + k * ldb);
-        for (Index r = 0; r < ROWS; ++r)
-            for (int j = 0; j < wide; ++j) sum[r][j] += a.data[r * a.row + k * a.step] * right[j];
-    }
-    for (Index r = 0; r < ROWS; ++r)
-        for (int j = 0; j < wide; ++j) {
-            V &out = reinterpret_cast<V *>(c + r * ldc)[j];
-            out = into == Into::biased ? sum[r][j] : into == Into::times ? out * sum[r][j] : out + sum[r][j];
-        }
-}
-
-// The same for any number of rows and columns that are padded; b and c have `columns` columns.
-template <Into into, typename F>
-void product(Left<F> a, const F *b, Index rows, Index depth, Index columns, const F *bias, F *c) {
-    constexpr Index size = Vector<F>::size;
-    Index j = 0;
-    for (; j + 2 * size <= columns; j += 2 * size)
-        for (Index r = 0; r < rows; r += ROWS)
-            block<into, 2>({a.data + r * a.row, a.row, a.step}, b + j, columns, depth, bias + j, c + r * columns + j, columns);
-    for (; j < columns; j += size)
-        for (Index r = 0; r < rows; r += ROWS)
-            block<into, 1>({a.data + r * a.row, a.row, a.step}, b + j, columns, depth, bias + j, c + r * columns + j, columns);
-}
-
-// -- one network -----------------------------------------------------------------------------------------------------
 
 struct Shape {
     const Index *sizes;  // 2, hidden layers, channels
@@ -173,9 +29,9 @@ struct Points {
 };
 
 struct Schedule {
-    Index steps, look;         // look at the PSNR every so many steps; 0 for never
+    Index steps, look;  // look at the PSNR every so many steps; 0 for never
     double lr, beta1, beta2, epsilon;
-    double psnr, span;         // target in dB; largest difference of two colours
+    double psnr, span;  // target in dB; largest difference of two colours
 };
 
 struct Layer {
@@ -186,51 +42,58 @@ struct Layer {
 template <typename F>
 class Network {
   public:
-    Network(const Shape &shape, const Points<F> &points) : kind(shape.activation), w0(shape.w0), points(points) {
-        Index place = 0, widest = 0;
+    Network(const Shape &shape, const Points<F> &points)
+        : kind(shape.activation), w0(shape.w0), channels(shape.sizes[shape.layers]), points(points) {
+        Index place = 0;
         for (Index l = 0; l < shape.layers; ++l) {
-            Layer y{shape.sizes[l], shape.sizes[l + 1], l ? padded(shape.sizes[l], PAD) : 2, padded(shape.sizes[l + 1], PAD), 0, 0};
-            y.weight = place;
-            y.bias = place + y.wide * y.wide_in;
-            place = y.bias + y.wide;
-            widest = std::max(widest, y.wide);
-            layers.push_back(y);
+            const Index in = shape.sizes[l], out = shape.sizes[l + 1];
+            const Index wide_in = l ? padded(in, PAD) : 2, wide = padded(out, l + 1 < shape.layers ? PAD : FEW);
+            layers.push_back({in, out, wide_in, wide, place, place + wide * wide_in});
+            // The products that give a gradient write FEW rows: to the first layer's W and b belongs one more.
+            place = padded(layers[l].bias + (l ? wide : 2 * wide), PAD);
         }
-        channels = layers.back().out;
         for (auto *v : {&theta, &gradient, &first, &second, &scaled, &transposed}) v->assign(place, F(0));
         for (auto *v : {&value_x, &slope_x}) v->resize(points.columns * layers[0].wide);
         for (auto *v : {&value_y, &slope_y}) v->resize(points.rows * layers[0].wide);
-        for (std::size_t l = 0; l + 1 < layers.size(); ++l) {
+        for (Index l = 0; l + 1 < shape.layers; ++l) {
             values.emplace_back(TILE * layers[l].wide);
             slopes.emplace_back(TILE * layers[l].wide);
         }
-        error.resize(TILE * channels);
-        zeros.assign(widest, F(0));
+        zeros.assign(layers[0].wide, F(0));
+        error.assign(TILE * layers.back().wide, F(0));
+        inputs.assign(FEW * padded(points.count, 2), F(0));
+        for (Index p = 0; p < points.count; ++p) {
+            inputs[FEW * p] = points.x[points.column[p]];
+            inputs[FEW * p + 1] = points.y[points.row[p]];
+            inputs[FEW * p + 2] = 1;
+        }
     }
 
     void begin(const F *row) {
-        copy([&](F &mine, Index i) { mine = row[i]; }, theta);
+        copy(theta, [&](F &mine, Index i) { mine = row[i]; });
         std::fill(first.begin(), first.end(), F(0));
         std::fill(second.begin(), second.end(), F(0));
     }
 
-    void read(F *row) { copy([&](F &mine, Index i) { row[i] = mine; }, theta); }
-    void read_gradient(F *row) { copy([&](F &mine, Index i) { row[i] = mine; }, gradient); }
+    void read(F *row) {
+        copy(theta, [&](F &mine, Index i) { row[i] = mine; });
+    }
+
+    void read_gradient(F *row) {
+        copy(gradient, [&](F &mine, Index i) { row[i] = mine; });
+    }
 
     // The mean squared error, and its gradient with respect to the parameters.
     double pass(const F *target) {
         prepare();
         double total = 0;
         for (Index start = 0; start < points.count; start += TILE) {
-            const Index count = std::min(TILE, points.count - start), rows = padded(count, ROWS);
+            const Index count = std::min(TILE, points.count - start), rows = padded(count, 2);
             forward(start, count, rows);
-            total += compare(target + start * channels, count, rows);
-            backward(start, count, rows);
+            total += compare(target + start * channels, count);
+            backward(start, rows);
         }
-        for (std::size_t l = 0; l + 1 < layers.size(); ++l) {
-            const Layer &y = layers[l];
-            for (Index i = y.weight; i < y.bias + y.wide; ++i) gradient[i] *= w0;
-        }
+        for (Index i = 0; i < layers.back().weight; ++i) gradient[i] *= w0;
         return total / (points.count * channels);
     }
 
@@ -251,23 +114,23 @@ class Network {
   private:
     int kind;
     F w0;
-    Points<F> points;
     Index channels;
+    Points<F> points;
     std::vector<Layer> layers;
-    std::vector<F> theta, gradient, first, second;  // padded parameters and Adam's moments
-    std::vector<F> scaled, transposed;              // w0 W and its transpose in the places of W, w0 b in that of b
-    std::vector<F> value_x, slope_x, value_y, slope_y;  // of the first layer along both axes
-    std::vector<std::vector<F>> values, slopes;         // of a tile, per hidden layer; slopes become deltas
-    std::vector<F> error, zeros;
+    Array<F> theta, gradient, first, second;      // padded parameters and Adam's moments
+    Array<F> scaled, transposed;                  // w0 W and w0 b in the places of W and b; w0 W transposed
+    Array<F> value_x, slope_x, value_y, slope_y;  // of the first layer along both axes
+    std::vector<Array<F>> values, slopes;         // of a tile, per hidden layer; slopes become deltas
+    Array<F> inputs, error, zeros;                // inputs: x, y, 1, 0 of every pixel
 
     // Visit the parameters in the order W1, b1, W2, b2, ..., weights (out, in) row by row.
     template <typename Visit>
-    void copy(Visit visit, std::vector<F> &mine) {
+    void copy(Array<F> &mine, Visit visit) {
         Index i = 0;
-        for (std::size_t l = 0; l < layers.size(); ++l) {
-            const Layer &y = layers[l];
+        for (const Layer &y : layers) {
+            const Index down = &y == &layers[0] ? 1 : y.wide_in, right = &y == &layers[0] ? y.wide : 1;
             for (Index o = 0; o < y.out; ++o)
-                for (Index k = 0; k < y.in; ++k) visit(mine[y.weight + (l ? o * y.wide_in + k : k * y.wide + o)], i++);
+                for (Index k = 0; k < y.in; ++k) visit(mine[y.weight + o * down + k * right], i++);
             for (Index o = 0; o < y.out; ++o) visit(mine[y.bias + o], i++);
         }
     }
@@ -275,18 +138,17 @@ class Network {
     // Clear the gradient, scale and transpose the weights, and evaluate the first layer along the two axes.
     void prepare() {
         std::fill(gradient.begin(), gradient.end(), F(0));
-        for (std::size_t l = 0; l + 1 < layers.size(); ++l) {
+        for (Index i = 0; i < layers.back().weight; ++i) scaled[i] = w0 * theta[i];
+        for (std::size_t l = 1; l + 1 < layers.size(); ++l) {
             const Layer &y = layers[l];
-            for (Index i = y.weight; i < y.bias + y.wide; ++i) scaled[i] = w0 * theta[i];
-            if (l == 0) continue;
+            F *to = &transposed[y.weight];
+            const F *from = &scaled[y.weight];
             for (Index k = 0; k < y.wide_in; ++k)
-                for (Index o = 0; o < y.wide; ++o)
-                    transposed[y.weight + k * y.wide + o] = scaled[y.weight + o * y.wide_in + k];
+                for (Index o = 0; o < y.wide; ++o) to[k * y.wide + o] = from[o * y.wide_in + k];
         }
-        const Index wide = layers[0].wide;
-        const F *w = scaled.data();
-        axis(points.x, points.columns, w, w + 2 * wide, value_x.data(), slope_x.data());
-        axis(points.y, points.rows, w + wide, zeros.data(), value_y.data(), slope_y.data());
+        const F *w = &scaled[0];
+        axis(points.x, points.columns, w, &scaled[layers[0].bias], value_x.data(), slope_x.data());
+        axis(points.y, points.rows, w + layers[0].wide, zeros.data(), value_y.data(), slope_y.data());
     }
 
     // z = w x + bias; for a sine layer its sine and cosine.
@@ -300,106 +162,69 @@ class Network {
 
     void forward(Index start, Index count, Index rows) {
         const Index wide = layers[0].wide;
-        F *value = values[0].data(), *slope = slopes[0].data();
-        for (Index p = 0; p < rows; ++p) {
-            const Index at = start + std::min(p, count - 1), i = points.column[at] * wide, j = points.row[at] * wide;
-            first_layer(&value_x[i], &slope_x[i], &value_y[j], &slope_y[j], value + p * wide, slope + p * wide);
-        }
-        if (kind != SINE) activate(kind, rows * wide, value, slope);
+        for (Index p = 0; p < rows; ++p) first_layer(start + std::min(p, count - 1), p * wide, wide);
+        if (kind != SINE) activate(kind, rows * wide, values[0].data(), slopes[0].data());
         for (std::size_t l = 1; l + 1 < layers.size(); ++l) {
             const Layer &y = layers[l];
             const Left<F> below{values[l - 1].data(), y.wide_in, 1};
-            product<Into::biased>(below, &transposed[y.weight], rows, y.wide_in, y.wide, &scaled[y.bias], slopes[l].data());
-            activate(kind, rows * y.wide, values[l].data(), slopes[l].data());
+            F *z = slopes[l].data();
+            product<Into::biased>(below, &transposed[y.weight], rows, y.wide_in, y.wide, &scaled[y.bias], z);
+            activate(kind, rows * y.wide, values[l].data(), z);
         }
     }
 
-    // sin(a + b) = sin a cos b + cos a sin b, and its slope; for the others the sum itself.
-    inline void first_layer(const F *va, const F *sa, const F *vb, const F *sb, F *value, F *slope) {
-        const Index wide = layers[0].wide;
-        if (kind == SINE) {
-#pragma omp simd
-            for (Index i = 0; i < wide; ++i) {
-                value[i] = va[i] * sb[i] + sa[i] * vb[i];
-                slope[i] = sa[i] * sb[i] - va[i] * vb[i];
+    // sin(a + b) = sin a cos b + cos a sin b and its slope for one pixel; for other activations a + b.
+    inline void first_layer(Index pixel, Index place, Index wide) {
+        using V = typename Vector<F>::type;
+        const auto at = [](auto &v, Index i) { return reinterpret_cast<V *>(const_cast<F *>(v.data() + i)); };
+        const Index a = points.column[pixel] * wide, b = points.row[pixel] * wide;
+        const V *sin_a = at(value_x, a), *cos_a = at(slope_x, a), *sin_b = at(value_y, b), *cos_b = at(slope_y, b);
+        V *value = at(values[0], place), *slope = at(slopes[0], place);
+        for (Index i = 0; i < wide / Vector<F>::size; ++i) {
+            const V sa = sin_a[i], ca = cos_a[i], sb = sin_b[i], cb = cos_b[i];
+            if (kind == SINE) {
+                value[i] = sa * cb + ca * sb;
+                slope[i] = ca * cb - sa * sb;
+            } else {
+                slope[i] = ca + cb;
             }
-        } else {
-#pragma omp simd
-            for (Index i = 0; i < wide; ++i) slope[i] = sa[i] + sb[i];
         }
     }
 
-    // The output layer; leaves the derivative by the output in `error`, zero in rows beyond the image.
-    double compare(const F *target, Index count, Index rows) {
+    // The output layer: the sum of squared errors, and the derivative by each output in `error`.
+    double compare(const F *target, Index count) {
         const Layer &y = layers.back();
         const F scale = F(2) / (points.count * channels);
         double total = 0;
-        for (Index p = 0; p < rows; ++p)
-            for (Index c = 0; c < channels; ++c) {
-                const F *w = &theta[y.weight + c * y.wide_in], *a = &values.back()[p * y.wide_in];
-                F sum = 0;
-#pragma omp simd reduction(+ : sum)
-                for (Index i = 0; i < y.wide_in; ++i) sum += w[i] * a[i];
-                const F e = p < count ? sum + theta[y.bias + c] - target[p * channels + c] : F(0);
+        if (count % 2) std::fill_n(&error[count * y.wide], y.wide, F(0));
+        for (Index c = 0; c < channels; ++c) {
+            const F *w = &theta[y.weight + c * y.wide_in], bias = theta[y.bias + c];
+            F sum = 0;
+            for (Index p = 0; p < count; ++p) {
+                const F e = dot(w, &values.back()[p * y.wide_in], y.wide_in) + bias - target[p * channels + c];
                 total += static_cast<double>(e) * e;
-                error[p * channels + c] = scale * e;
+                sum += e;
+                error[p * y.wide + c] = scale * e;
             }
+            gradient[y.bias + c] += scale * sum;
+        }
         return total;
     }
 
-    void backward(Index start, Index count, Index rows) {
-        output_gradient(rows);
-        for (std::size_t l = layers.size() - 2; l > 0; --l) {
+    void backward(Index start, Index rows) {
+        const F *none = nullptr;
+        for (std::size_t l = layers.size() - 1; l > 0; --l) {
             const Layer &y = layers[l];
-            const F *delta = slopes[l].data();
-            product<Into::plus>({delta, 1, y.wide}, values[l - 1].data(), y.wide, rows, y.wide_in, zeros.data(), &gradient[y.weight]);
-            F *bias = &gradient[y.bias];
-            for (Index p = 0; p < rows; ++p)
-#pragma omp simd
-                for (Index i = 0; i < y.wide; ++i) bias[i] += delta[p * y.wide + i];
-            product<Into::times>({delta, y.wide, 1}, &scaled[y.weight], rows, y.wide, y.wide_in, zeros.data(), slopes[l - 1].data());
+            const bool last = l + 1 == layers.size();
+            const F *delta = last ? error.data() : slopes[l].data();
+            const F *weight = last ? &theta[y.weight] : &scaled[y.weight];
+            const F *below = values[l - 1].data();
+            product<Into::plus>({delta, 1, y.wide}, below, y.wide, rows, y.wide_in, none, &gradient[y.weight]);
+            if (!last) add_rows(delta, rows, y.wide, &gradient[y.bias]);
+            product<Into::times>({delta, y.wide, 1}, weight, rows, y.out, y.wide_in, none, slopes[l - 1].data());
         }
-        input_gradient(start, count);
-    }
-
-    void output_gradient(Index rows) {
-        const Layer &y = layers.back();
-        F *delta = slopes.back().data();
-        for (Index p = 0; p < rows; ++p) {
-            const F *a = &values.back()[p * y.wide_in];
-            F *d = delta + p * y.wide_in;
-            for (Index i = 0; i < y.wide_in; i += PAD) {
-                F up[PAD] = {};
-                for (Index c = 0; c < channels; ++c) {
-                    const F e = error[p * channels + c];
-                    const F *w = &theta[y.weight + c * y.wide_in + i];
-                    F *g = &gradient[y.weight + c * y.wide_in + i];
-#pragma omp simd
-                    for (Index j = 0; j < PAD; ++j) {
-                        up[j] += e * w[j];
-                        g[j] += e * a[i + j];
-                    }
-                }
-#pragma omp simd
-                for (Index j = 0; j < PAD; ++j) d[i + j] *= up[j];
-            }
-            for (Index c = 0; c < channels; ++c) gradient[y.bias + c] += error[p * channels + c];
-        }
-    }
-
-    void input_gradient(Index start, Index count) {
-        const Index wide = layers[0].wide;
-        F *g = gradient.data();
-        for (Index p = 0; p < count; ++p) {
-            const F x = points.x[points.column[start + p]], y = points.y[points.row[start + p]];
-            const F *delta = &slopes[0][p * wide];
-#pragma omp simd
-            for (Index i = 0; i < wide; ++i) {
-                g[i] += x * delta[i];
-                g[wide + i] += y * delta[i];
-                g[2 * wide + i] += delta[i];
-            }
-        }
+        const F *delta = slopes[0].data();
+        product<Into::plus>({&inputs[FEW * start], 1, FEW}, delta, FEW, rows, layers[0].wide, none, &gradient[0]);
     }
 };
 
@@ -425,7 +250,8 @@ void fit(const Shape &shape, const Points<F> &points, const Schedule &s, Index c
 }
 
 template <typename F>
-void gradient(const Shape &shape, const Points<F> &points, const F *target, const F *parameters, F *out, double *error) {
+void gradient(const Shape &shape, const Points<F> &points, const F *target, const F *parameters, F *out,
+              double *error) {
     Network<F> network(shape, points);
     network.begin(parameters);
     *error = network.pass(target);
