@@ -7,8 +7,8 @@ import torch
 
 from scalegmn.architecture import Architecture
 from scalegmn.models.dws import DWS
-from scalegmn.models.nfn import NFNHNP, NFNNP, Encoding, NFNBlock, positions
-from scalegmn.models.weight_space import full_layout, summarise
+from scalegmn.models.nfn import NFNHNP, NFNNP, Encoding, NFNBlock, pool, positions
+from scalegmn.models.weight_space import full_layout, hidden_layout, summarise
 from scalegmn.networks import Networks
 
 ARCHITECTURE = Architecture.mlp([3, 5, 4, 2], "tanh")
@@ -50,6 +50,16 @@ def test_without_the_encoding_they_are_not(end: int) -> None:
     pair = [networks(), with_ends_permuted(networks(), end)]
     a, b = (summarise(block(layout.fold(n.parameters[..., None]))) for n in pair)
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [[3, 5, 4, 2], [3, 5, 2], [3, 2]], ids=str)
+def test_pooling_keeps_ends_apart_in_both_layouts(sizes: list[int]) -> None:
+    architecture = Architecture.mlp(sizes, "prelu")
+    full, hidden = full_layout(architecture), hidden_layout(architecture)
+    x = torch.randn(2, architecture.parameters, 4, dtype=torch.float64)
+    a, b = pool(full.fold(x), full), pool(hidden.fold(x), hidden)
+    assert a.shape == b.shape == (2, hidden.channels(4).total)
+    torch.testing.assert_close(a.sort(1).values, b.sort(1).values)
 
 
 def test_positions_differ() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +39,8 @@ def positions(count: int) -> Tensor:
     """Sinusoids of `count` places in [-1, 1], shape (count, 13)."""
     place = torch.linspace(-1, 1, count)[:, None] if count > 1 else torch.zeros(1, 1)
     phase = math.pi * place * torch.linspace(1, 5, _BANDS)
-    return torch.cat((place, phase.sin(), phase.cos()), dim=1)
+    # Together they weigh about as much as one parameter of unit variance, so that the weights are not drowned.
+    return torch.cat((place, phase.sin(), phase.cos()), dim=1) / _BANDS**0.5
 
 
 class Encoding(nn.Module):
@@ -117,25 +117,34 @@ class NFNTrunk(nn.Module):
         super().__init__()
         self.layout = layout
         self.fourier = RandomFourierFeatures(frequencies) if frequencies else None
-        channels = layout.channels(2 * frequencies or 1)
         everything_moves = len(layout.sizes) == len(layout.architecture.layers)
         self.encoding = Encoding(layout) if everything_moves else None
-        if self.encoding is not None:
-            channels = self.encoding.channels(channels)
         self.outputs = layout.channels(width)
-        sizes = [channels, *[self.outputs] * layers]
-        self.blocks = nn.Sequential(
-            *(NFNBlock(i, o, dropout=dropout) for i, o in pairwise(sizes))
-        )
+        self.pooled = hidden_layout(layout.architecture).channels(width).total
+        sizes = [layout.channels(2 * frequencies or 1), *[self.outputs] * (layers - 1)]
+        if self.encoding is not None:
+            sizes = [self.encoding.channels(channels) for channels in sizes]
+        self.blocks = nn.ModuleList(NFNBlock(channels, self.outputs, dropout=dropout) for channels in sizes)
 
     def forward(self, parameters: Tensor) -> Features:
         """Features of parameters (B, P)."""
         x = parameters[..., None]
         features = self.layout.fold(x if self.fourier is None else self.fourier(x))
-        if self.encoding is not None:
-            features = self.encoding(features)
-        result: Features = self.blocks(features)
-        return result
+        for block in self.blocks:
+            features = block(features if self.encoding is None else self.encoding(features))
+        return features
+
+
+def pool(features: Features, layout: Layout) -> Tensor:
+    """Means over hidden neurons; input and output neurons stay apart, whether or not they may be permuted."""
+    if len(layout.sizes) < len(layout.architecture.layers):
+        return summarise(features)
+    parts = [features.constants, *(v.mean(1) for v in features.vertices[1:-1]), features.vertices[-1].flatten(1)]
+    last = len(features.edges) - 1
+    for i, e in enumerate(features.edges):
+        over_targets = e.flatten(1, 2) if i == last else e.mean(1)
+        parts.append(over_targets.flatten(1) if i == 0 else e.mean(2).flatten(1) if i == last else over_targets.mean(1))
+    return torch.cat(parts, dim=-1)
 
 
 class _InvariantNFN(InvariantModel):
@@ -154,7 +163,7 @@ class _InvariantNFN(InvariantModel):
         super().__init__(architectures)
         self.normalise = normaliser(normalisation, self.architectures)
         self.trunk = trunk
-        pooled = trunk.outputs.total
+        pooled = trunk.pooled
         self.pool = nn.Sequential(BatchNorm(pooled), perceptron([pooled, head_width, head_width], dropout=dropout))
         self.head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(head_width, outputs))
 
@@ -164,7 +173,7 @@ class _InvariantNFN(InvariantModel):
 
     def embed_one(self, networks: Networks) -> Tensor:
         """Invariant embedding (B, head_width)."""
-        embedding: Tensor = self.pool(summarise(self.trunk(self.normalise(networks).parameters)))
+        embedding: Tensor = self.pool(pool(self.trunk(self.normalise(networks).parameters), self.trunk.layout))
         return embedding
 
     def read(self, embedding: Tensor) -> Tensor:
