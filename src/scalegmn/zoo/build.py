@@ -18,7 +18,7 @@ from scalegmn.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
 from scalegmn.zoo.canvas import Canvas
 from scalegmn.zoo.cluster import map_on_ray
-from scalegmn.zoo.fit import FitResult, fit_inrs, group_size
+from scalegmn.zoo.fit import EngineName, FitResult, best_engine, fit_inrs, group_size
 from scalegmn.zoo.images import Images
 from scalegmn.zoo.inr import Inr, inr
 from scalegmn.zoo.splits import RULE, Selection, select
@@ -103,7 +103,8 @@ def build_inr_zoo(
 ) -> Zoo:
     """Fit INRs to images and write them to a zoo, going on after the last complete shard if it was begun before.
 
-    The bytes depend on the arguments alone: not on interruptions, on the number of threads or on `ray`.
+    The bytes depend on the arguments alone: not on interruptions, on the number of threads or on `ray`. The engine
+    that fits here is written down, and a zoo that was begun with the other one is refused.
 
     Arguments:
         source: The images.
@@ -128,14 +129,15 @@ def build_inr_zoo(
     chosen = select(source.test, count, seed)
     images = torch.from_numpy(source.pixels[chosen.rows]).reshape(len(chosen.rows), *source.pixels.shape[1:3], -1)
     shape = fit.shape(images.shape[3])
+    engine = best_engine()
     writer = ZooWriter(
         out,
         kind="inr",
-        arguments=_arguments(source, len(images), fit, views, seed),
+        arguments={**_arguments(source, len(images), fit, views, seed), "engine": engine},
         canvas=inr_canvas(shape, images.shape[1], images.shape[2]),
     )
     if not writer.finished:
-        plan = _Plan(fit, shape, images, torch.from_numpy(source.labels[chosen.rows]), chosen, views, seed)
+        plan = _Plan(fit, engine, shape, images, torch.from_numpy(source.labels[chosen.rows]), chosen, views, seed)
         plan.run(writer, ray, report)
         notes = {"splits": RULE, "scalegmn": __version__, "torch": str(torch.__version__)}
         writer.finish(images=images, notes=notes)
@@ -149,7 +151,7 @@ def _arguments(source: Images, count: int, fit: Fit, views: int, seed: int) -> d
     return {**content, "views": views, "seed": seed, **settings}
 
 
-def fit_job(fit: Fit, seed: int, threads: int | None, job: Job) -> FitResult:
+def fit_job(fit: Fit, engine: EngineName, seed: int, threads: int | None, job: Job) -> FitResult:
     """Fit the networks of one job; what it returns depends neither on the machine's load nor on `threads`."""
     canvas = inr_canvas(fit.shape(job.images.shape[3]), job.images.shape[1], job.images.shape[2])
     targets = job.images.flatten(1, 2).float() / 255
@@ -166,6 +168,7 @@ def fit_job(fit: Fit, seed: int, threads: int | None, job: Job) -> FitResult:
         seed=seed,
         indices=job.numbers,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -174,6 +177,7 @@ class _Plan:
     """Everything that decides the networks of a zoo, in the order of their numbers: image by image, view by view."""
 
     fit: Fit
+    engine: EngineName
     shape: Inr
     images: Tensor
     labels: Tensor
@@ -204,12 +208,13 @@ class _Plan:
             writer.append(architecture, joined.parameters, self._columns(joined, shard))
 
     def _results(self, shards: Sequence[range], ray: str | None) -> Iterator[FitResult]:
+        job = partial(fit_job, self.fit, self.engine, self.seed)
         if ray is not None:
-            return map_on_ray(partial(fit_job, self.fit, self.seed, 1), self._jobs(shards, CLUSTER_JOB), ray)
+            return map_on_ray(partial(job, 1), self._jobs(shards, CLUSTER_JOB), ray)
         # Groups are what a thread fits at once. A job of a few groups keeps all threads busy and the bar moving.
         group = group_size(self.shape, self.images.shape[1] * self.images.shape[2])
         size = max(group * torch.get_num_threads(), 64)
-        return map(partial(fit_job, self.fit, self.seed, None), self._jobs(shards, size))
+        return map(partial(job, None), self._jobs(shards, size))
 
     def _jobs(self, shards: Sequence[range], size: int) -> Iterator[Job]:
         for shard in shards:

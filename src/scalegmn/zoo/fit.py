@@ -1,22 +1,29 @@
 """Fitting many INRs at once, reproducibly and on all cores.
 
-Networks are fitted in groups small enough for the cache. Every group runs on one thread, so the number of threads
-changes how soon a group is reached and never what it computes.
+Two engines do the same: `compiled` fits one network after the other in C++, `torch` fits groups of networks that are
+small enough for the cache. A job runs on one thread, so the number of threads changes how soon a job is reached and
+never what it computes.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from scalegmn.errors import ScaleGMNError
-from scalegmn.zoo.engine import Engine
+from scalegmn.nn import kernels
+from scalegmn.zoo.compiled import SOURCE, Problem, Schedule
+from scalegmn.zoo.engine import BETA1, BETA2, EPSILON, Engine
 from scalegmn.zoo.inr import Inr, coordinates, inr
 
-__all__ = ["FitResult", "coordinates", "default_steps", "fit_inrs"]
+__all__ = ["EngineName", "FitResult", "best_engine", "coordinates", "default_steps", "fit_inrs"]
+
+EngineName = Literal["compiled", "torch"]
 
 # Steps between two looks at the PSNR when a target is set.
 LOOK_EVERY = 10
@@ -39,6 +46,7 @@ class FitResult:
 
 
 _Job: TypeAlias = tuple[Tensor, list[int]]
+_Work: TypeAlias = Callable[[Tensor, list[int]], "FitResult"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,11 @@ class _Plan:
     lr: float
     psnr: float | None
     seed: int
+
+    def wanted(self, images: Tensor) -> Tensor:
+        """Images (B, N, C) as the last layer must give them: scaled, and without the offset, which is no parameter."""
+        kind = self.shape.convention
+        return images * (kind.high - kind.low) + (kind.low - kind.offset)
 
 
 def default_steps(points: int) -> int:
@@ -76,11 +89,13 @@ def fit_inrs(
     seed: int = 0,
     indices: Sequence[int] | None = None,
     threads: int | None = None,
+    engine: EngineName | None = None,
 ) -> FitResult:
     r"""Fits one INR to each image by Adam on its mean squared error over all pixels.
 
     The same call gives the same bytes, whatever the threads. Each network depends on its image, (seed, index) and the
-    options alone: exactly where the pixels and the layer sizes are multiples of 16, else up to rounding.
+    options alone: with the torch engine exactly where the pixels and the layer sizes are multiples of 16, else up to
+    rounding.
 
     Arguments:
         targets: Images in [0, 1], (B, N, C), float32 (float64 also works); ``nfn`` scales them to [-1, 1] itself.
@@ -94,7 +109,8 @@ def fit_inrs(
         psnr: Stop each network at the first look (every 10 steps) at which it reaches this many dB.
         seed: Seed of the collection.
         indices: Number of each network in the collection, 0, 1, ... unless given.
-        threads: Groups fitted at the same time; as many as torch uses unless given.
+        threads: Networks or groups fitted at the same time; as many as torch uses unless given.
+        engine: ``compiled`` or ``torch``; :func:`best_engine` unless given. Their results differ by rounding.
 
     >>> image = torch.linspace(0, 1, 16).view(1, 16, 1)
     >>> result = fit_inrs(image, coordinates(4, 4), hidden=(8,), steps=200)
@@ -109,17 +125,32 @@ def fit_inrs(
         raise ScaleGMNError(f"indices: expected one per image, {len(targets)}, got {len(numbers)}")
     if limit < 0 or not lr > 0 or workers < 1:
         raise ScaleGMNError(f"fit_inrs: expected steps >= 0, lr > 0 and threads >= 1, got {limit}, {lr} and {workers}")
-    plan = _Plan(shape, points, limit, lr, psnr, seed)
-    size = group_size(shape, len(points)) if targets.device.type == "cpu" else max(len(targets), 1)
+    if engine not in (None, "compiled", "torch"):
+        raise ScaleGMNError(f"engine: expected compiled or torch, got {engine!r}")
+    plan = _Plan(shape, points.to(targets), limit, lr, psnr, seed)
+    if (engine or best_engine(targets)) == "compiled":
+        work, size = _compiled(plan, targets), math.ceil(len(targets) / (4 * workers))
+    else:
+        work = partial(_fit_group, plan)
+        size = group_size(shape, len(points)) if targets.device.type == "cpu" else len(targets)
     jobs = [
         (targets[start : start + size], list(numbers[start : start + size])) for start in range(0, len(targets), size)
     ]
-    results = _run(lambda job: _fit_group(plan, *job), jobs, workers)
+    results = _run(work, jobs, workers)
     return FitResult(
         torch.cat([r.parameters for r in results]),
         torch.cat([r.psnr for r in results]),
         torch.cat([r.steps for r in results]),
     )
+
+
+def best_engine(*tensors: Tensor) -> EngineName:
+    """The fastest engine that can work here on these tensors: `compiled` needs the CPU and a C++ compiler.
+
+    >>> best_engine(torch.zeros(1, dtype=torch.bfloat16))
+    'torch'
+    """
+    return "compiled" if kernels.usable(*tensors, source=SOURCE) else "torch"
 
 
 def _channels(targets: Tensor, points: Tensor) -> int:
@@ -147,17 +178,34 @@ def group_size(shape: Inr, points: int) -> int:
     return size
 
 
-def _run(work: Callable[[_Job], FitResult], jobs: list[_Job], workers: int) -> list[FitResult]:
+def _run(work: _Work, jobs: list[_Job], workers: int) -> list[FitResult]:
     """Runs the jobs, each on one torch thread, and leaves the caller's number of threads as it was."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         if workers == 1 or len(jobs) == 1:
-            return [work(job) for job in jobs]
+            return [work(*job) for job in jobs]
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(work, jobs))
+            return list(pool.map(work, *zip(*jobs, strict=True)))
     finally:
         torch.set_num_threads(before)
+
+
+def _compiled(plan: _Plan, like: Tensor) -> _Work:
+    """Fits by compiled code."""
+    if not kernels.usable(like, source=SOURCE):
+        raise ScaleGMNError(
+            "engine: compiled fits float32 or float64 on a CPU with a C++ compiler (g++ or what CXX names), unless "
+            "SCALEGMN_KERNELS is 0; one of these is missing, so use torch"
+        )
+    problem = Problem(plan.shape, plan.points)
+    look = 0 if plan.psnr is None else LOOK_EVERY
+    schedule = Schedule(plan.steps, plan.lr, BETA1, BETA2, EPSILON, look, plan.psnr or 0.0)
+
+    def work(images: Tensor, indices: list[int]) -> FitResult:
+        return FitResult(*problem.fit(plan.wanted(images), plan.shape.initial(plan.seed, indices), schedule))
+
+    return work
 
 
 @torch.no_grad()
@@ -165,8 +213,7 @@ def _fit_group(plan: _Plan, images: Tensor, indices: list[int]) -> FitResult:
     kind = plan.shape.convention
     span = kind.high - kind.low
     rows = _at_least_two(torch.arange(len(images)))
-    # Scaled as the convention wants and without the offset, which is no parameter.
-    wanted = (images * span + (kind.low - kind.offset)).mT[rows].contiguous()
+    wanted = plan.wanted(images).mT[rows].contiguous()
     engine = Engine(plan.shape, plan.points, wanted, plan.shape.initial(plan.seed, indices)[rows])
     done = FitResult(
         wanted.new_empty(len(images), plan.shape.parameters),
