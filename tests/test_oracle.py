@@ -1,0 +1,161 @@
+"""The model equals the literal edge-list implementation of the paper's equations, values and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from oracle import Oracle
+from strategies import generator
+from subjects import ARCHITECTURES, SIGNS, fresh, trained, transforms
+from torch import Tensor, nn
+
+from scalegmn.architecture import Architecture
+from scalegmn.audit import answer, residual
+from scalegmn.models.base import Editor, InvariantModel
+from scalegmn.models.gmn import GMN
+from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
+from scalegmn.networks import Networks
+
+FLOWS = ("none", "shared", "reciprocal", "dual")
+NAMES = ("relu", "tanh", "cube", "mixed")
+SMALL: dict[str, Any] = {"width": 6, "layers": 3}
+
+
+def legal(flow: str, name: str) -> bool:
+    if flow == "shared":
+        return name in SIGNS
+    return flow != "reciprocal" or name in ("relu", "tanh")
+
+
+def with_gradients(y: Tensor, model: nn.Module) -> list[Tensor]:
+    """The answer, and the gradient of a random projection of it at every parameter."""
+    model.zero_grad()
+    (y * torch.randn(y.shape, generator=generator(3), dtype=torch.float64).to(y.dtype)).sum().backward()
+    parameters = [p for p in model.parameters() if p.numel()]
+    return [y.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters)]
+
+
+def scramble(model: nn.Module) -> None:
+    """Leave the initial parameters, whose zeros and ones could hide a mistake."""
+    for i, p in enumerate(model.parameters()):
+        p.data += 0.3 * torch.randn(p.shape, generator=generator(i), dtype=p.dtype)
+    for name, b in model.named_buffers():
+        if "gain" in name:
+            b.copy_(torch.linspace(0.5, 2, len(b)))
+
+
+def disagreement(model: InvariantModel | Editor, networks: Networks) -> float:
+    """The largest relative error of values and of gradients."""
+    found = with_gradients(answer(model, networks), model)
+    expected = with_gradients(Oracle(model)(networks), model)  # type: ignore[arg-type]
+    largest = max(float(g.abs().max()) for g in expected[1:])
+    errors = [float((found[0] - expected[0]).abs().max() / expected[0].abs().max())]
+    # Gradients that cancel to rounding are measured by the largest gradient.
+    errors += [
+        float((a - b).abs().max()) / max(float(b.abs().max()), 1e-5 * largest)
+        for a, b in zip(found[1:], expected[1:], strict=True)
+    ]
+    return max(errors)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize(
+    ("flow", "name"), [(flow, name) for flow in FLOWS for name in NAMES if legal(flow, name)]
+)
+def test_the_model_is_what_the_equations_say(flow: str, name: str, kind: str) -> None:
+    a = ARCHITECTURES[kind, name]
+    model = ScaleGMN([a], 3, backward=flow, **SMALL).double()  # type: ignore[arg-type]
+    scramble(model)
+    assert disagreement(model, Networks.cat([fresh(a, 2), trained(a, 2)])) < 1e-9
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "absolute": {"sign": "absolute"},
+    "mean": {"aggregate": "mean"},
+    "positions": {"positions_everywhere": True},
+    "edge positions": {"edge_positions": True},
+    "no skip, no edge updates": {"skip": False, "edge_updates": False},
+    "output": {"readout": "output", "sigmoid": True},
+    "input+output": {"readout": "input+output"},
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+    ("flow", "kind", "name"),
+    [
+        ("none", "mlp", "mixed"),
+        ("shared", "residual", "tanh"),
+        ("reciprocal", "flatten", "relu"),
+        ("dual", "mlp", "mixed"),
+    ],
+)
+def test_so_it_is_with_every_option(option: str, flow: str, kind: str, name: str) -> None:
+    a = ARCHITECTURES[kind, name]
+    model = ScaleGMN([a], 3, backward=flow, **SMALL | {"layers": 2} | OPTIONS[option]).double()  # type: ignore[arg-type]
+    scramble(model)
+    assert disagreement(model, fresh(a, 2)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("flow", "a"),
+    [
+        ("none", ARCHITECTURES["flatten", "sine"]),
+        ("shared", Architecture.mlp([2, 4, 3, 2], "cos")),
+        ("reciprocal", ARCHITECTURES["residual", "relu"]),
+        ("dual", residual(("relu", "cos", "leaky_relu"))),
+        ("dual", ARCHITECTURES["cnn", "mixed"]),
+    ],
+    ids=["none-flatten", "shared-cos", "reciprocal-residual", "dual-residual", "dual-cnn"],
+)
+def test_editors_are_what_the_equations_say(flow: str, a: Architecture) -> None:
+    model = ScaleGMNEditor([a], backward=flow, copies=2, **SMALL | {"layers": 2}).double()  # type: ignore[arg-type]
+    scramble(model)
+    assert disagreement(model, fresh(a, 2)) < 1e-9
+
+
+def test_gmn_is_the_same_with_trivial_groups() -> None:
+    a = ARCHITECTURES["mlp", "mixed"]
+    model = GMN([a], 3, backward="shared", **SMALL).double()
+    scramble(model)
+    assert disagreement(model, fresh(a, 2)) < 1e-9
+
+
+def test_models_of_several_architectures_pad_in_the_same_way() -> None:
+    several = [ARCHITECTURES["mlp", "relu"], ARCHITECTURES["cnn", "tanh"], ARCHITECTURES["flatten", "relu"]]
+    model = ScaleGMN(several, 3, backward="dual", **SMALL | {"layers": 2}).double()
+    scramble(model)
+    for a in several:
+        assert disagreement(model, fresh(a, 2)) < 1e-9
+
+
+def test_it_runs_in_single_precision() -> None:
+    a = Architecture.mlp([2, 8, 8, 1], "sine")
+    model = ScaleGMN([a], 3, **SMALL)
+    networks = fresh(a, 16).to(dtype=torch.float32)
+    torch.testing.assert_close(Oracle(model)(networks), model(networks), rtol=1e-4, atol=1e-5)
+
+
+def test_the_oracle_obeys_the_laws_by_itself() -> None:
+    a = ARCHITECTURES["mlp", "mixed"]
+    model = ScaleGMN([a], 3, backward="dual", **SMALL).double()
+    networks = fresh(a)
+    oracle = Oracle(model)
+    torch.testing.assert_close(oracle(transforms(a).apply(networks)), oracle(networks), rtol=1e-9, atol=1e-9)
+
+
+def test_a_difference_would_be_seen() -> None:
+    """Negative control: another sign rule, another parameter."""
+    a = ARCHITECTURES["mlp", "tanh"]
+    model = ScaleGMN([a], 3, **SMALL).double()
+    networks = fresh(a)
+    oracle = Oracle(model)
+    expected = model(networks)
+    oracle.sign = "absolute"
+    assert (oracle(networks) - expected).abs().max() > 1e-4
+    oracle.sign = "symmetrise"
+    with torch.no_grad():
+        model.body.layers[0].message.edge.weight[0, 0] += 0.1
+        assert (oracle(networks) - expected).abs().max() > 1e-6
