@@ -39,8 +39,9 @@ def positions(count: int) -> Tensor:
     """Sinusoids of `count` places in [-1, 1], shape (count, 13)."""
     place = torch.linspace(-1, 1, count)[:, None] if count > 1 else torch.zeros(1, 1)
     phase = math.pi * place * torch.linspace(1, 5, _BANDS)
+    codes = torch.cat((place, phase.sin(), phase.cos()), dim=1)
     # Together they weigh about as much as one parameter of unit variance, so that the weights are not drowned.
-    return torch.cat((place, phase.sin(), phase.cos()), dim=1) / _BANDS**0.5
+    return codes / math.sqrt(_BANDS)
 
 
 class Encoding(nn.Module):
