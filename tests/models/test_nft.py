@@ -104,3 +104,24 @@ def test_what_it_refuses() -> None:
         NFT([ARCHITECTURE], 2, width=10)
     with pytest.raises(ScaleGMNError, match="nft: reads weights and biases, not learned slopes"):
         NFT([Architecture.mlp([2, 3, 1], "prelu")], 2)
+
+
+def test_it_learns_what_it_is_shown_and_generalises() -> None:
+    torch.manual_seed(0)
+    networks = Networks(ARCHITECTURE, torch.randn(256, ARCHITECTURE.parameters))
+    first = networks.weights[0]
+    assert first is not None
+    # Which input has the larger outgoing weights: does not depend on the order of hidden neurons.
+    labels = (first[:, :, 0].square().sum((1, 2)) > first[:, :, 1].square().sum((1, 2))).long()
+    model = NFT([ARCHITECTURE], 2, width=16, layers=1)
+    model.prepare([networks])
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    for step in range(120):
+        batch = torch.arange(64) + 64 * (step % 3)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(networks[batch]), labels[batch]).backward()
+        optimiser.step()
+    model.eval()
+    right = model(networks).argmax(1) == labels
+    assert right[:192].double().mean().item() > 0.95
+    assert right[192:].double().mean().item() > 0.75
