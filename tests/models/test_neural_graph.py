@@ -87,7 +87,7 @@ def invariant(name: str, *architectures: Architecture, **options: int) -> Invari
     torch.manual_seed(1)
     model = build_invariant(name, architectures, 5, {"width": 8, "layers": 3, **options}).double()
     model.prepare([sample(a, 20, seed=7) for a in architectures])
-    return model
+    return model.eval()
 
 
 def editor(name: str, *architectures: Architecture, **options: int) -> Editor:
@@ -209,6 +209,13 @@ def test_a_network_does_not_see_its_batch(name: str) -> None:
 
 
 @each_model
+def test_invariant_while_training(name: str) -> None:
+    networks = sample(SIREN)
+    model = invariant(name, SIREN).train()
+    assert change(model, networks, permutation(networks).apply(networks)) < 1e-9
+
+
+@each_model
 def test_normalisation_makes_units_irrelevant(name: str) -> None:
     networks = sample(SIREN)
     small = networks.replace(1e-3 * networks.parameters)
@@ -228,7 +235,7 @@ def test_normalisation_makes_units_irrelevant(name: str) -> None:
 def test_every_parameter_learns(name: str, probes: int) -> None:
     networks = sample(SIREN)
     for model in (invariant(name, SIREN, probes=probes), editor(name, SIREN, probes=probes)):
-        found = model(networks)
+        found = model.train()(networks)
         (found if isinstance(found, Tensor) else found.parameters).square().sum().backward()
         for key, p in model.named_parameters():
             if key.startswith("head.slope_map"):
@@ -253,7 +260,7 @@ def test_it_learns_what_it_is_shown(name: str) -> None:
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(model(networks), labels).backward()
         optimiser.step()
-    assert (model(networks).argmax(1) == labels).double().mean() > 0.9
+    assert (model.eval()(networks).argmax(1) == labels).double().mean() > 0.9
 
 
 @each_model
@@ -261,7 +268,7 @@ def test_save_and_load(name: str, tmp_path: Path) -> None:
     networks = sample(SIREN)
     model = invariant(name, SIREN, probes=4)
     torch.save(model.state_dict(), tmp_path / "model.pt")
-    other = build_invariant(name, [SIREN], 5, {"width": 8, "layers": 3, "probes": 4}).double()
+    other = build_invariant(name, [SIREN], 5, {"width": 8, "layers": 3, "probes": 4}).double().eval()
     assert change(other, networks, networks) == 0
     assert (other(networks) - model(networks)).abs().max() > 1e-4
     other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))

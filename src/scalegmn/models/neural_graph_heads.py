@@ -12,10 +12,14 @@ from torch.nn import functional as F
 
 from ..architecture import Architecture, Connection
 from .kernels import crop_kernel, kernel_shape, kind, largest_kernels
+from .weight_space import BatchNorm
 
 
 class OutputReadout(nn.Module):
-    """Output neurons side by side, then an MLP: they have an order, so nothing is pooled.
+    """Output neurons side by side, standardised, then an MLP: they have an order, so nothing is pooled.
+
+    The batch normalisation is not in the original. Output neurons are means over many neighbours and differ little
+    between networks at first; without it small runs stay at chance for hundreds of steps.
 
     Arguments:
         architectures: The one with most output neurons sets the size.
@@ -30,7 +34,7 @@ class OutputReadout(nn.Module):
         maps = [m for i, o in pairwise(sizes) for m in (nn.Linear(i, o), nn.ReLU())]
         super().__init__()
         self.inputs = inputs
-        self.maps = nn.Sequential(*maps)
+        self.maps = nn.Sequential(BatchNorm(inputs), *maps)
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (B, width) of the states (B, n_L, d) of the output neurons."""
