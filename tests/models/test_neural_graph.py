@@ -46,13 +46,7 @@ CNNS = {
 RESIDUAL = {
     "residual": Architecture(
         (Layer(2, bias=False), *[Layer(4, activation("relu"))] * 3, Layer(2)),
-        (
-            Connection(0, 1),
-            Connection(1, 2, Normalise()),
-            Connection(1, 3, Skip()),
-            Connection(2, 3),
-            Connection(3, 4),
-        ),
+        (Connection(0, 1), Connection(1, 2, Normalise()), Connection(1, 3, Skip()), *map(Connection, (2, 3), (3, 4))),
     ),
     "skip beside a matrix": Architecture(
         (Layer(2, bias=False), Layer(4, activation("tanh")), Layer(4, activation("tanh")), Layer(1)),
