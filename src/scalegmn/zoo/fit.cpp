@@ -8,10 +8,10 @@
 
 namespace {
 
-// Pixels of a tile; neurons to which layers are padded; pixels and channels to which short sides are padded.
-constexpr Index TILE = 66, PAD = 8, FEW = 4;
+// Pixels of a tile, and neurons to which hidden layers are padded.
+constexpr Index TILE = 66, PAD = 8;
 
-inline Index padded(Index n, Index to) { return (n + to - 1) / to * to; }
+inline Index padded(Index n) { return (n + PAD - 1) / PAD * PAD; }
 
 struct Shape {
     const Index *sizes;  // 2, hidden layers, channels
@@ -35,7 +35,7 @@ struct Schedule {
 };
 
 struct Layer {
-    Index in, out, wide_in, wide;  // true and padded sizes; the two coordinates are not padded
+    Index in, out, wide_in, wide;  // true and padded sizes; coordinates and colours are not padded
     Index weight, bias;            // places in the padded parameters; the first weight is (in, out), others (out, in)
 };
 
@@ -47,10 +47,9 @@ class Network {
         Index place = 0;
         for (Index l = 0; l < shape.layers; ++l) {
             const Index in = shape.sizes[l], out = shape.sizes[l + 1];
-            const Index wide_in = l ? padded(in, PAD) : 2, wide = padded(out, l + 1 < shape.layers ? PAD : FEW);
+            const Index wide_in = l ? padded(in) : 2, wide = l + 1 < shape.layers ? padded(out) : out;
             layers.push_back({in, out, wide_in, wide, place, place + wide * wide_in});
-            // The products that give a gradient write FEW rows: to the first layer's W and b belongs one more.
-            place = padded(layers[l].bias + (l ? wide : 2 * wide), PAD);
+            place = padded(layers[l].bias + wide);
         }
         for (auto *v : {&theta, &gradient, &first, &second, &scaled, &transposed}) v->assign(place, F(0));
         for (auto *v : {&value_x, &slope_x}) v->resize(points.columns * layers[0].wide);
@@ -60,13 +59,9 @@ class Network {
             slopes.emplace_back(TILE * layers[l].wide);
         }
         zeros.assign(layers[0].wide, F(0));
-        error.assign(TILE * layers.back().wide, F(0));
-        inputs.assign(FEW * padded(points.count, 2), F(0));
-        for (Index p = 0; p < points.count; ++p) {
-            inputs[FEW * p] = points.x[points.column[p]];
-            inputs[FEW * p + 1] = points.y[points.row[p]];
-            inputs[FEW * p + 2] = 1;
-        }
+        error.resize(TILE * channels);
+        for (Index p = 0; p < points.count; ++p)
+            inputs.insert(inputs.end(), {points.x[points.column[p]], points.y[points.row[p]], F(1)});
     }
 
     void begin(const F *row) {
@@ -88,10 +83,10 @@ class Network {
         prepare();
         double total = 0;
         for (Index start = 0; start < points.count; start += TILE) {
-            const Index count = std::min(TILE, points.count - start), rows = padded(count, 2);
-            forward(start, count, rows);
+            const Index count = std::min(TILE, points.count - start);
+            forward(start, count);
             total += compare(target + start * channels, count);
-            backward(start, rows);
+            backward(start, count);
         }
         for (Index i = 0; i < layers.back().weight; ++i) gradient[i] *= w0;
         return total / (points.count * channels);
@@ -121,7 +116,7 @@ class Network {
     Array<F> scaled, transposed;                  // w0 W and w0 b in the places of W and b; w0 W transposed
     Array<F> value_x, slope_x, value_y, slope_y;  // of the first layer along both axes
     std::vector<Array<F>> values, slopes;         // of a tile, per hidden layer; slopes become deltas
-    Array<F> inputs, error, zeros;                // inputs: x, y, 1, 0 of every pixel
+    Array<F> inputs, error, zeros;                // inputs: x, y, 1 of every pixel
 
     // Visit the parameters in the order W1, b1, W2, b2, ..., weights (out, in) row by row.
     template <typename Visit>
@@ -160,33 +155,32 @@ class Network {
         if (kind == SINE) activate(kind, count * wide, value, slope);
     }
 
-    void forward(Index start, Index count, Index rows) {
-        const Index wide = layers[0].wide;
-        for (Index p = 0; p < rows; ++p) first_layer(start + std::min(p, count - 1), p * wide, wide);
-        if (kind != SINE) activate(kind, rows * wide, values[0].data(), slopes[0].data());
+    void forward(Index start, Index count) {
+        first_layer(start, count);
+        if (kind != SINE) activate(kind, count * layers[0].wide, values[0].data(), slopes[0].data());
         for (std::size_t l = 1; l + 1 < layers.size(); ++l) {
             const Layer &y = layers[l];
             const Left<F> below{values[l - 1].data(), y.wide_in, 1};
             F *z = slopes[l].data();
-            product<Into::biased>(below, &transposed[y.weight], rows, y.wide_in, y.wide, &scaled[y.bias], z);
-            activate(kind, rows * y.wide, values[l].data(), z);
+            product<Into::biased>(below, &transposed[y.weight], count, y.wide_in, y.wide, &scaled[y.bias], z);
+            activate(kind, count * y.wide, values[l].data(), z);
         }
     }
 
-    // sin(a + b) = sin a cos b + cos a sin b and its slope for one pixel; for other activations a + b.
-    inline void first_layer(Index pixel, Index place, Index wide) {
+    // sin(a + b) = sin a cos b + cos a sin b and its slope; for other activations a + b.
+    void first_layer(Index start, Index count) {
         using V = typename Vector<F>::type;
-        const auto at = [](auto &v, Index i) { return reinterpret_cast<V *>(const_cast<F *>(v.data() + i)); };
-        const Index a = points.column[pixel] * wide, b = points.row[pixel] * wide;
-        const V *sin_a = at(value_x, a), *cos_a = at(slope_x, a), *sin_b = at(value_y, b), *cos_b = at(slope_y, b);
-        V *value = at(values[0], place), *slope = at(slopes[0], place);
-        for (Index i = 0; i < wide / Vector<F>::size; ++i) {
-            const V sa = sin_a[i], ca = cos_a[i], sb = sin_b[i], cb = cos_b[i];
-            if (kind == SINE) {
-                value[i] = sa * cb + ca * sb;
-                slope[i] = ca * cb - sa * sb;
-            } else {
-                slope[i] = ca + cb;
+        const Index wide = layers[0].wide / Vector<F>::size;
+        const V *sin_x = vectors(value_x), *sin_y = vectors(value_y);
+        const V *cos_x = vectors(slope_x), *cos_y = vectors(slope_y);
+        V *value = vectors(values[0]), *slope = vectors(slopes[0]);
+        const bool sine = kind == SINE;
+        for (Index p = start; p < start + count; ++p) {
+            const Index a = points.column[p] * wide, b = points.row[p] * wide;
+            for (Index i = 0; i < wide; ++i, ++value, ++slope) {
+                const V sa = sin_x[a + i], ca = cos_x[a + i], sb = sin_y[b + i], cb = cos_y[b + i];
+                if (sine) *value = sa * cb + ca * sb;
+                *slope = sine ? ca * cb - sa * sb : ca + cb;
             }
         }
     }
@@ -196,7 +190,6 @@ class Network {
         const Layer &y = layers.back();
         const F scale = F(2) / (points.count * channels);
         double total = 0;
-        if (count % 2) std::fill_n(&error[count * y.wide], y.wide, F(0));
         for (Index c = 0; c < channels; ++c) {
             const F *w = &theta[y.weight + c * y.wide_in], bias = theta[y.bias + c];
             F sum = 0;
@@ -204,27 +197,26 @@ class Network {
                 const F e = dot(w, &values.back()[p * y.wide_in], y.wide_in) + bias - target[p * channels + c];
                 total += static_cast<double>(e) * e;
                 sum += e;
-                error[p * y.wide + c] = scale * e;
+                error[p * channels + c] = scale * e;
             }
             gradient[y.bias + c] += scale * sum;
         }
         return total;
     }
 
-    void backward(Index start, Index rows) {
+    void backward(Index start, Index count) {
         const F *none = nullptr;
         for (std::size_t l = layers.size() - 1; l > 0; --l) {
             const Layer &y = layers[l];
             const bool last = l + 1 == layers.size();
-            const F *delta = last ? error.data() : slopes[l].data();
+            const F *delta = last ? error.data() : slopes[l].data(), *below = values[l - 1].data();
             const F *weight = last ? &theta[y.weight] : &scaled[y.weight];
-            const F *below = values[l - 1].data();
-            product<Into::plus>({delta, 1, y.wide}, below, y.wide, rows, y.wide_in, none, &gradient[y.weight]);
-            if (!last) add_rows(delta, rows, y.wide, &gradient[y.bias]);
-            product<Into::times>({delta, y.wide, 1}, weight, rows, y.out, y.wide_in, none, slopes[l - 1].data());
+            product<Into::plus>({delta, 1, y.wide}, below, y.wide, count, y.wide_in, none, &gradient[y.weight]);
+            if (!last) add_rows(delta, count, y.wide, &gradient[y.bias]);
+            product<Into::times>({delta, y.wide, 1}, weight, count, y.wide, y.wide_in, none, slopes[l - 1].data());
         }
-        const F *delta = slopes[0].data();
-        product<Into::plus>({&inputs[FEW * start], 1, FEW}, delta, FEW, rows, layers[0].wide, none, &gradient[0]);
+        // W and b of the first layer lie together: a matrix with three rows.
+        product<Into::plus>({&inputs[3 * start], 1, 3}, slopes[0].data(), 3, count, layers[0].wide, none, &gradient[0]);
     }
 };
 

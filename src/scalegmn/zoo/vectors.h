@@ -38,6 +38,9 @@ struct Allocator {
 template <typename F>
 using Array = std::vector<F, Allocator<F>>;
 
+template <typename F>
+inline auto vectors(Array<F> &a) { return reinterpret_cast<typename Vector<F>::type *>(a.data()); }
+
 // -- activations: value and slope from z, which lies in the place of the slope -----------------------------------
 
 inline void sine(double z, double &value, double &slope) {
@@ -155,24 +158,27 @@ inline void block(Left<F> a, const F *b, Index depth, Width columns, const F *bi
 // Some columns of the product, all rows: with twelve sums at a time both multipliers are busy.
 template <Into into, int wide, typename F, typename Width>
 inline void stripe(Left<F> a, const F *b, Index rows, Index depth, Width columns, const F *bias, F *c) {
+    constexpr int tall = 12 / wide;
     Index r = 0;
     const auto part = [&] { return Left<F>{a.data + r * a.row, a.row, a.step}; };
-    for (; r + 6 <= rows; r += 6) block<into, 6, wide>(part(), b, depth, columns, bias, c + r * columns);
-    for (; r + 4 <= rows; r += 4) block<into, 4, wide>(part(), b, depth, columns, bias, c + r * columns);
+    for (; r + tall <= rows; r += tall) block<into, tall, wide>(part(), b, depth, columns, bias, c + r * columns);
     for (; r + 2 <= rows; r += 2) block<into, 2, wide>(part(), b, depth, columns, bias, c + r * columns);
+    if (r < rows) block<into, 1, wide>(part(), b, depth, columns, bias, c + r * columns);
 }
 
 template <Into into, typename F, typename Width>
 void stripes(Left<F> a, const F *b, Index rows, Index depth, Width columns, const F *bias, F *c) {
     constexpr Index size = Vector<F>::size;
     Index j = 0;
+    for (; rows < 6 && j + 4 * size <= columns; j += 4 * size)
+        stripe<into, 4>(a, b + j, rows, depth, columns, bias + j, c + j);
     for (; j + 2 * size <= columns; j += 2 * size)
         stripe<into, 2>(a, b + j, rows, depth, columns, bias + j, c + j);
     if (j < columns) stripe<into, 1>(a, b + j, rows, depth, columns, bias + j, c + j);
 }
 
-// For an even number of rows and whole vectors of columns, which are those of b and c. The width of the published
-// collections is known to the compiler, which then has no addresses to compute.
+// For whole vectors of columns, which are those of b and c. The width of the published collections is known to the
+// compiler, which then has no addresses to compute.
 template <Into into, typename F>
 void product(Left<F> a, const F *b, Index rows, Index depth, Index columns, const F *bias, F *c) {
     if (columns == 32)
