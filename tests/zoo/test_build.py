@@ -171,9 +171,9 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def test_a_killed_build_continues_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    fit = Fit(hidden=(8,), steps=30)
+    fit = Fit(hidden=(8,), steps=200)
     build_inr_zoo(DIGITS, tmp_path / "whole", fit=fit, views=3)
-    options = ["--hidden", "8", "--steps", "30", "--views", "3"]
+    options = ["--hidden", "8", "--steps", "200", "--views", "3"]
     process = subprocess.Popen(command(tmp_path / "killed", *options))
     wait_for(tmp_path / "killed" / "part-00001.safetensors", process)
     process.send_signal(signal.SIGKILL)
@@ -244,7 +244,7 @@ def busy_workers(pid: int) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the workers in /proc")
 def test_a_cluster_gives_the_same_bytes_although_a_worker_is_killed(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    options = ["--hidden", "16", "--steps", "300", "--count", "700"]
+    options = ["--hidden", "16", "--steps", "2000", "--count", "700"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command(tmp_path / "cluster", *options, "--ray", "local"), env=environment)
     deadline = time.monotonic() + 200
@@ -254,7 +254,7 @@ def test_a_cluster_gives_the_same_bytes_although_a_worker_is_killed(tmp_path: Pa
         time.sleep(0.01)
     os.kill(victims[0], signal.SIGKILL)
     assert process.wait(timeout=200) == 0
-    build_inr_zoo(DIGITS, tmp_path / "local", fit=Fit(hidden=(16,), steps=300), count=700)
+    build_inr_zoo(DIGITS, tmp_path / "local", fit=Fit(hidden=(16,), steps=2000), count=700)
     assert content(tmp_path / "cluster") == content(tmp_path / "local")
 
 

@@ -78,15 +78,15 @@ class Network {
         copy(gradient, [&](F &mine, Index i) { row[i] = mine; });
     }
 
-    // The mean squared error, and its gradient with respect to the parameters.
-    double pass(const F *target) {
+    // The mean squared error, and its gradient with respect to the parameters if wanted.
+    double pass(const F *target, bool wanted = true) {
         prepare();
         double total = 0;
         for (Index start = 0; start < points.count; start += TILE) {
             const Index count = std::min(TILE, points.count - start);
             forward(start, count);
             total += compare(target + start * channels, count);
-            backward(start, count);
+            if (wanted) backward(start, count);
         }
         for (Index i = 0; i < layers.back().weight; ++i) gradient[i] *= w0;
         return total / (points.count * channels);
@@ -230,7 +230,7 @@ void fit(const Shape &shape, const Points<F> &points, const Schedule &s, Index c
     for (Index b = 0; b < count; ++b) {
         network.begin(parameters + b * size);
         for (Index step = 0;; ++step) {
-            const double error = network.pass(targets + b * pixels);
+            const double error = network.pass(targets + b * pixels, step < s.steps);
             const bool look = s.look && step % s.look == 0;
             psnr[b] = static_cast<F>(-10 * std::log10(error / (s.span * s.span)));
             steps[b] = step;
