@@ -6,8 +6,8 @@ A command module reads `from scalegmn.cli.application import app, examples`, dec
 """
 
 from scalegmn.cli import bench as bench
-from scalegmn.cli import demo as demo
 from scalegmn.cli import check as check
+from scalegmn.cli import demo as demo
 from scalegmn.cli import edit as edit
 from scalegmn.cli import embed as embed
 from scalegmn.cli import evaluate as evaluate

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib.util
+import importlib
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -118,7 +119,7 @@ def run(literal: Path | None, seconds: float = 8.0) -> Iterator[dict[str, Any]]:
         yield asdict(measure(case, build_literal, seconds))
 
 
-def measure(case: Case, build_literal: Callable[[nn.Module], nn.Module] | None, seconds: float = 8.0) -> Row:
+def measure(case: Case, build_literal: Callable[[nn.Module], Callable[[Networks], Any]] | None, seconds: float = 8.0) -> Row:
     """Measure one case; the literal implementation reads fewer networks and is scaled by their number."""
     model, networks = case.build(), case.networks()
     rows, matrix = torch.randn(case.batch * edges(case.architecture), case.width), torch.randn(case.width, case.width)
@@ -136,7 +137,7 @@ def measure(case: Case, build_literal: Callable[[nn.Module], nn.Module] | None, 
     peak = peak_mb(step)
     if build_literal is not None:
         few = min(4, case.batch)
-        slow = _step(build_literal(model), case.networks(few), case.training)
+        slow = _step(model, case.networks(few), case.training, build_literal(model))
         slow()
         share = case.batch / few
         ratio = share * min(_seconds(slow) for _ in range(2)) / own
@@ -182,15 +183,20 @@ def _status(key: str) -> float:
     return 0.0
 
 
-def _step(model: nn.Module, networks: Networks, training: bool) -> Callable[[], None]:
+def _step(
+    model: nn.Module, networks: Networks, training: bool, read: Callable[[Networks], Any] | None = None
+) -> Callable[[], None]:
+    """One step of work; `read` is how the model is applied, if not by calling it."""
+    read = read or model
+
     def infer() -> None:
         model.eval()
         with torch.no_grad():
-            model(networks)
+            read(networks)
 
     def train() -> None:
         model.train()
-        y = model(networks)
+        y = read(networks)
         values: Tensor = y.parameters if isinstance(y, Networks) else y
         values.square().mean().backward()
         model.zero_grad(set_to_none=True)
@@ -205,11 +211,11 @@ def _seconds(work: Callable[[], object], times: int = 1) -> float:
     return (time.perf_counter() - start) / times
 
 
-def _load(path: Path) -> Callable[[nn.Module], nn.Module]:
-    spec = importlib.util.spec_from_file_location("scalegmn_literal", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    literal: Callable[[nn.Module], nn.Module] = module.literal
-    return literal
+def _load(path: Path) -> Callable[[nn.Module], Callable[[Networks], Any]]:
+    """The class `Oracle` of a file whose neighbours it may import."""
+    sys.path.insert(0, str(path.parent))
+    try:
+        found: Callable[[nn.Module], Callable[[Networks], Any]] = importlib.import_module(path.stem).Oracle
+    finally:
+        sys.path.remove(str(path.parent))
+    return found
