@@ -85,7 +85,9 @@ class Network {
         for (Index start = 0; start < points.count; start += TILE) {
             const Index count = std::min(TILE, points.count - start);
             forward(start, count);
-            total += compare(target + start * channels, count);
+            total += with_width(layers.back().wide_in, [&](auto wide) {
+                return compare(target + start * channels, count, wide);
+            });
             if (wanted) backward(start, count);
         }
         for (Index i = 0; i < layers.back().weight; ++i) gradient[i] *= w0;
@@ -156,7 +158,7 @@ class Network {
     }
 
     void forward(Index start, Index count) {
-        first_layer(start, count);
+        with_width(layers[0].wide, [&](auto wide) { first_layer(start, count, wide); });
         if (kind != SINE) activate(kind, count * layers[0].wide, values[0].data(), slopes[0].data());
         for (std::size_t l = 1; l + 1 < layers.size(); ++l) {
             const Layer &y = layers[l];
@@ -168,16 +170,17 @@ class Network {
     }
 
     // sin(a + b) = sin a cos b + cos a sin b and its slope; for other activations a + b.
-    void first_layer(Index start, Index count) {
+    template <typename Width>
+    void first_layer(Index start, Index count, Width wide) {
         using V = typename Vector<F>::type;
-        const Index wide = layers[0].wide / Vector<F>::size;
+        constexpr Index size = Vector<F>::size;
         const V *sin_x = vectors(value_x), *sin_y = vectors(value_y);
         const V *cos_x = vectors(slope_x), *cos_y = vectors(slope_y);
         V *value = vectors(values[0]), *slope = vectors(slopes[0]);
         const bool sine = kind == SINE;
         for (Index p = start; p < start + count; ++p) {
-            const Index a = points.column[p] * wide, b = points.row[p] * wide;
-            for (Index i = 0; i < wide; ++i, ++value, ++slope) {
+            const Index a = points.column[p] * wide / size, b = points.row[p] * wide / size;
+            for (Index i = 0; i < wide / size; ++i, ++value, ++slope) {
                 const V sa = sin_x[a + i], ca = cos_x[a + i], sb = sin_y[b + i], cb = cos_y[b + i];
                 if (sine) *value = sa * cb + ca * sb;
                 *slope = sine ? ca * cb - sa * sb : ca + cb;
@@ -186,15 +189,16 @@ class Network {
     }
 
     // The output layer: the sum of squared errors, and the derivative by each output in `error`.
-    double compare(const F *target, Index count) {
+    template <typename Width>
+    double compare(const F *target, Index count, Width wide) {
         const Layer &y = layers.back();
         const F scale = F(2) / (points.count * channels);
         double total = 0;
         for (Index c = 0; c < channels; ++c) {
-            const F *w = &theta[y.weight + c * y.wide_in], bias = theta[y.bias + c];
+            const F *w = &theta[y.weight + c * wide], bias = theta[y.bias + c], *below = values.back().data();
             F sum = 0;
             for (Index p = 0; p < count; ++p) {
-                const F e = dot(w, &values.back()[p * y.wide_in], y.wide_in) + bias - target[p * channels + c];
+                const F e = dot(w, below + p * wide, wide) + bias - target[p * channels + c];
                 total += static_cast<double>(e) * e;
                 sum += e;
                 error[p * channels + c] = scale * e;

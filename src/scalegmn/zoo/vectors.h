@@ -41,6 +41,13 @@ using Array = std::vector<F, Allocator<F>>;
 template <typename F>
 inline auto vectors(Array<F> &a) { return reinterpret_cast<typename Vector<F>::type *>(a.data()); }
 
+// Calls work(width). The width of the published collections is known to the compiler, which then unrolls loops and has
+// few addresses to compute.
+template <typename Work>
+inline auto with_width(Index width, Work work) {
+    return width == 32 ? work(std::integral_constant<Index, 32>()) : work(width);
+}
+
 // -- activations: value and slope from z, which lies in the place of the slope -----------------------------------
 
 inline void sine(double z, double &value, double &slope) {
@@ -177,14 +184,10 @@ void stripes(Left<F> a, const F *b, Index rows, Index depth, Width columns, cons
     if (j < columns) stripe<into, 1>(a, b + j, rows, depth, columns, bias + j, c + j);
 }
 
-// For whole vectors of columns, which are those of b and c. The width of the published collections is known to the
-// compiler, which then has no addresses to compute.
+// For whole vectors of columns, which are those of b and c.
 template <Into into, typename F>
 void product(Left<F> a, const F *b, Index rows, Index depth, Index columns, const F *bias, F *c) {
-    if (columns == 32)
-        stripes<into>(a, b, rows, depth, std::integral_constant<Index, 32>(), bias, c);
-    else
-        stripes<into>(a, b, rows, depth, columns, bias, c);
+    with_width(columns, [&](auto wide) { stripes<into>(a, b, rows, depth, wide, bias, c); });
 }
 
 // Adds the rows of a matrix to `sum`, `wide` vectors at a time.
@@ -205,8 +208,8 @@ void add_rows(const F *a, Index rows, Index columns, F *sum) {
     for (; j < columns; j += size) add_rows<1>(a + j, rows, columns, sum + j);
 }
 
-template <typename F>
-inline F dot(const F *a, const F *b, Index count) {
+template <typename F, typename Width>
+inline F dot(const F *a, const F *b, Width count) {
     using V = typename Vector<F>::type;
     V sum{};
     for (Index i = 0; i < count; i += Vector<F>::size)
