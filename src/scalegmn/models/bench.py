@@ -119,7 +119,10 @@ def run(literal: Path | None, seconds: float = 8.0) -> Iterator[dict[str, Any]]:
         yield asdict(measure(case, build_literal, seconds))
 
 
-def measure(case: Case, build_literal: Callable[[nn.Module], Callable[[Networks], Any]] | None, seconds: float = 8.0) -> Row:
+Literal = Callable[[nn.Module], Callable[[Networks], Any]]
+
+
+def measure(case: Case, build_literal: Literal | None, seconds: float = 8.0) -> Row:
     """Measure one case; the literal implementation reads fewer networks and is scaled by their number."""
     model, networks = case.build(), case.networks()
     rows, matrix = torch.randn(case.batch * edges(case.architecture), case.width), torch.randn(case.width, case.width)
@@ -211,11 +214,11 @@ def _seconds(work: Callable[[], object], times: int = 1) -> float:
     return (time.perf_counter() - start) / times
 
 
-def _load(path: Path) -> Callable[[nn.Module], Callable[[Networks], Any]]:
+def _load(path: Path) -> Literal:
     """The class `Oracle` of a file whose neighbours it may import."""
     sys.path.insert(0, str(path.parent))
     try:
-        found: Callable[[nn.Module], Callable[[Networks], Any]] = importlib.import_module(path.stem).Oracle
+        found: Literal = importlib.import_module(path.stem).Oracle
     finally:
         sys.path.remove(str(path.parent))
     return found
