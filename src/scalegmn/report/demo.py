@@ -31,7 +31,7 @@ TITLE = "What can be read from weights: four models on 1,797 digits"
 
 _GRAPH = {"width": 32, "layers": 3, "readout": "output", "edge_updates": False}
 MODELS: dict[str, dict[str, Any]] = {
-    "scalegmn": {"name": "scalegmn", **_GRAPH, "probes": 64},
+    "scalegmn": {"name": "scalegmn", **_GRAPH, "probes": 128},
     "scalegmn-no-probes": {"name": "scalegmn", **_GRAPH},
     "gmn": {"name": "gmn", **_GRAPH},
     "mlp": {"name": "mlp", "width": 128},
