@@ -26,10 +26,10 @@ from ..zoo.images import load_images
 from ..zoo.store import Zoo
 from .build import write_report
 
-EPOCHS = 12
+EPOCHS = 16
 TITLE = "What can be read from weights: four models on 1,797 digits"
 
-_GRAPH = {"width": 32, "layers": 3, "readout": "output", "edge_updates": False}
+_GRAPH = {"width": 32, "layers": 3, "readout": "output", "edge_updates": False, "dropout": 0.1}
 MODELS: dict[str, dict[str, Any]] = {
     "scalegmn": {"name": "scalegmn", **_GRAPH, "probes": 128},
     "scalegmn-no-probes": {"name": "scalegmn", **_GRAPH},
