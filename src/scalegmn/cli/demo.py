@@ -49,7 +49,7 @@ def demo(
     directory = out.resolve()
     note("1/3  building the zoo: one small sine network for each image of a digit")
     with BuildProgress("PSNR", " dB") as building:
-        zoo = steps.demo_zoo(directory / "zoo", networks=networks, report=building)
+        zoo = steps.demo_zoo(directory / "digits", networks=networks, report=building)
     recipes = steps.demo_recipes(zoo.path, epochs or steps.EPOCHS)
     note(f"2/3  training {len(recipes)} models on {len(zoo):,} networks")
     with TrainingProgress(epochs or steps.EPOCHS) as training:

@@ -27,7 +27,7 @@ from ..zoo.store import Zoo
 from .build import write_report
 
 EPOCHS = 16
-TITLE = "What can be read from weights: four models on 1,797 digits"
+TITLE = "Digits, read from the weights that draw them"
 
 _GRAPH = {"width": 32, "layers": 3, "readout": "output", "edge_updates": False, "dropout": 0.1}
 MODELS: dict[str, dict[str, Any]] = {

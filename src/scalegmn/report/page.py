@@ -51,7 +51,8 @@ def page(title: str, findings: Sequence[Finding]) -> str:
 
 def _section(finding: Finding) -> str:
     section = finding.section
-    networks = f"{section.zoo['networks']:,} {section.zoo['kind']} networks"
+    kind = section.zoo["kind"]
+    networks = f"{section.zoo['networks']:,} {kind.upper() if kind in ('inr', 'cnn') else kind} networks"
     parts = [
         f"<h2>{escape(heading(section.task))}</h2>"
         f'<p class="lead">Zoo <code>{escape(section.zoo_path.name)}</code>: {escape(networks)}</p>',
@@ -260,7 +261,8 @@ def _audit(finding: Finding) -> str:
     heads += ["answers that changed"] if classes else []
     text = (
         "Every network was permuted and rescaled at random along its symmetries. The copy has other weights but "
-        "computes the same function, so nothing that is said about it should change but by rounding."
+        "computes the same function, so nothing that is said about it should change but by rounding. An average over "
+        "all networks may stay where it is while single answers change: the last columns tell."
     )
     table = _table([*heads, "largest change of an output"], rows)
     return f'<p class="note">{text}</p>{table}<figure>{figures.changes(strips)}</figure>'

@@ -61,7 +61,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """At most about `count` round values between two ends.
+    """About `count` round values between two ends.
 
     >>> ticks(0.0, 1.0)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -70,7 +70,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
         return [low]
     rough = (high - low) / count
     unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= rough * 0.999)
+    step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= 0.7 * rough)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]
 
