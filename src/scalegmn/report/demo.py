@@ -81,7 +81,8 @@ def train_all(recipes: Mapping[str, Recipe], out: Path, *, watch: Watch | None =
     kernels.load()
     cores = torch.get_num_threads()
     lanes = min(cores, len(recipes))
-    waiting, active = list(recipes), dict[str, subprocess.Popen[bytes]]()
+    waiting = [name for name, recipe in recipes.items() if not _done(Run(out / name), recipe)]
+    active: dict[str, subprocess.Popen[bytes]] = {}
     try:
         while waiting or active:
             while waiting and len(active) < lanes:
@@ -98,6 +99,10 @@ def train_all(recipes: Mapping[str, Recipe], out: Path, *, watch: Watch | None =
         for process in active.values():
             process.terminate()
             process.wait()
+
+
+def _done(run: Run, recipe: Recipe) -> bool:
+    return run.finished and run.recipe() == recipe
 
 
 def _start(name: str, recipe: Recipe, out: Path, threads: int) -> subprocess.Popen[bytes]:
