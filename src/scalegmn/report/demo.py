@@ -26,10 +26,10 @@ from ..zoo.images import load_images
 from ..zoo.store import Zoo
 from .build import write_report
 
-EPOCHS = 16
+EPOCHS = 20
 TITLE = "Digits, read from the weights that draw them"
 
-_GRAPH = {"width": 32, "layers": 3, "readout": "output", "edge_updates": False, "dropout": 0.1}
+_GRAPH = {"width": 32, "layers": 3, "readout": "output", "edge_updates": False, "dropout": 0.2}
 MODELS: dict[str, dict[str, Any]] = {
     "scalegmn": {"name": "scalegmn", **_GRAPH, "probes": 128},
     "scalegmn-no-probes": {"name": "scalegmn", **_GRAPH},
@@ -62,7 +62,15 @@ def demo_recipes(zoo: Path, epochs: int = EPOCHS) -> dict[str, Recipe]:
     >>> {name: recipe.training.epochs for name, recipe in demo_recipes(Path("zoo"), 3).items()}
     {'scalegmn': 3, 'scalegmn-no-probes': 3, 'gmn': 3, 'mlp': 3}
     """
-    training = {"epochs": epochs, "batch": 32, "lr": 2e-3, "schedule": "cosine", "warmup": 50, "device": "cpu"}
+    training = {
+        "epochs": epochs,
+        "batch": 32,
+        "lr": 1e-3,
+        "weight_decay": 0.1,
+        "schedule": "cosine",
+        "warmup": 50,
+        "device": "cpu",
+    }
     shared = {"zoo": str(zoo), "task": "classification", "training": training}
     return {name: make_recipe({**shared, "model": model}) for name, model in MODELS.items()}
 
