@@ -44,7 +44,13 @@ def build_inr(
         float | None, typer.Option(help="Frequency of sine layers (default: 30).", show_default=False)
     ] = None,
     convention: Annotated[str, typer.Option(help="dws or nfn: initialisation, grid and value range.")] = "dws",
+    sizes: Annotated[
+        str | None, typer.Option(help="Instead, training, validation and test images.", show_default=False)
+    ] = None,
     views: Annotated[int, typer.Option(help="Independent fits of every image.")] = 1,
+    held_out_views: Annotated[
+        int | None, typer.Option(help="Of validation and test images, if not as many.", show_default=False)
+    ] = None,
     seed: Seed = 0,
     steps: Annotated[
         int | None, typer.Option(help="Steps of Adam (default: 1000, fewer for small images).", show_default=False)
@@ -71,7 +77,16 @@ def build_inr(
     source = load_images(images, root, grey=grey)
     with BuildProgress("PSNR", " dB") as progress:
         zoo = build_inr_zoo(
-            source, out, fit=fit, count=count, views=views, seed=seed, ray=ray, report=progress
+            source,
+            out,
+            fit=fit,
+            count=count,
+            sizes=None if sizes is None else _sizes(sizes, "sizes"),
+            views=views,
+            held_out_views=held_out_views,
+            seed=seed,
+            ray=ray,
+            report=progress,
         )
     mean = float(zoo.column("psnr").mean())
     stdout().print(f"{out}: {len(zoo):,} networks, mean PSNR {mean:.1f} dB{_speed(progress.line())}", markup=False)

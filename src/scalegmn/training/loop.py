@@ -123,6 +123,8 @@ class Trainer:
         self.every = self.settings.validate_every or self.stream.epoch_steps
         torch.manual_seed(seed_for(recipe.seed, PREPARE))
         self.model = build_model(recipe.model.name, recipe.model.options, task, zoo.architectures).to(together.device)
+        # Processor time does not run while the machine is busy with something else.
+        self._clock = time.process_time if self.settings.clock == "cpu" else time.perf_counter
         self.counters = Counters(seconds=self._prepare())
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay
@@ -136,12 +138,12 @@ class Trainer:
 
     def _prepare(self) -> float:
         """Show the model a sample of the training networks; some train on it, so it counts as time spent."""
-        began = time.perf_counter()
+        began = self._clock()
         generator = torch.Generator().manual_seed(seed_for(self.seed, PREPARE))
         chosen = torch.randperm(len(self.stream.indices), generator=generator)[:PREPARE_NETWORKS]
         networks = fetch(self.zoo, self.stream.indices[chosen]).networks
         self.model.prepare(listed(present(networks, self.recipe.canonical, self.world.device)))
-        return time.perf_counter() - began
+        return self._clock() - began
 
     def _objective(self) -> nn.Module:
         objective: nn.Module = Objective(self.model, self.task)
@@ -160,7 +162,7 @@ class Trainer:
         self.model.train()
         self.progress.begin(self.steps, self.counters.step, self.stream.epoch_steps)
         self._saved = time.perf_counter()
-        self._began = self._saved - self.counters.seconds
+        self._began = self._clock() - self.counters.seconds
         while self.counters.step < self.steps and not self.counters.stopped:
             self._step()
             step = self.counters.step
@@ -209,7 +211,7 @@ class Trainer:
         return max(fraction, min(1.0, self.counters.seconds / (60 * self.settings.minutes)))
 
     def _check_time(self) -> None:
-        self.counters.seconds = time.perf_counter() - self._began
+        self.counters.seconds = self._clock() - self._began
         if self.settings.minutes is not None:
             # All processes must see the same clock, or they would part.
             self.counters.seconds = self.world.once(lambda: self.counters.seconds)
@@ -228,10 +230,13 @@ class Trainer:
                 f"try a smaller training.lr than {self.settings.lr:g}, or more training.warmup"
             )
         found = self._evaluate("val")
-        value = found.metrics[self.task.metric]
-        improved = c.best is None or self.task.better(value, c.best)
+        value, surprise = found.metrics[self.task.metric], found.metrics["loss"]
+        # A small split gives the same accuracy again and again: of equals, the one with the lower loss.
+        tie = value == c.best and c.best_loss is not None and surprise < c.best_loss
+        improved = c.best is None or tie or self.task.better(value, c.best)
         if improved:
             c.best, c.best_step, c.stale = (None if math.isnan(value) else value), c.step, 0
+            c.best_loss = surprise if math.isfinite(surprise) else None
             self.best = weights_of(self.model)
         else:
             c.stale += 1
@@ -254,7 +259,7 @@ class Trainer:
         if not self.world.main:
             return
         c = self.counters
-        c.seconds = time.perf_counter() - self._began
+        c.seconds = self._clock() - self._began
         record = {"step": c.step, "epoch": c.step / self.stream.epoch_steps, **values, "best": improved}
         rate = {"lr": self.optimizer.param_groups[0]["lr"], "networks_per_second": round(self.progress.rate, 1)}
         self.run_directory.log({**record, **rate, "seconds": round(c.seconds, 3)})

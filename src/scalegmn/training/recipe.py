@@ -57,6 +57,7 @@ class Training(Table):
         epochs: Passes over the training networks.
         steps: Number of steps instead, if given.
         minutes: Stop after this time, if given, whatever the epochs say.
+        clock: Whether time is that of the `wall` or of the processor (`cpu`, summed over threads).
         batch: Networks per step, over all processes.
         lr, weight_decay: Of AdamW (Loshchilov & Hutter, 2019).
         warmup: Steps over which the learning rate rises linearly.
@@ -77,6 +78,7 @@ class Training(Table):
     epochs: PositiveInt = 100
     steps: PositiveInt | None = None
     minutes: PositiveFloat | None = None
+    clock: Literal["wall", "cpu"] = "wall"
     batch: PositiveInt = 64
     lr: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 0.01

@@ -30,6 +30,7 @@ class Counters:
         loss, networks: Sum of the losses of networks since the last validation, and their number.
         best: The best value of the metric so far, and the step at which it was found.
         best_step: That step.
+        best_loss: The loss there, which decides between equals.
         stale: Validations since then.
         seconds: Time spent, over all attempts.
         validated: The step of the last validation.
@@ -41,6 +42,7 @@ class Counters:
     networks: int = 0
     best: float | None = None
     best_step: int = 0
+    best_loss: float | None = None
     stale: int = 0
     seconds: float = 0.0
     validated: int = -1

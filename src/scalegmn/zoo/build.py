@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,7 +96,9 @@ def build_inr_zoo(
     *,
     fit: Fit | None = None,
     count: int | None = None,
+    sizes: Sequence[int] | None = None,
     views: int = 1,
+    held_out_views: int | None = None,
     seed: int = 0,
     ray: str | None = None,
     report: Report | None = None,
@@ -111,7 +113,9 @@ def build_inr_zoo(
         out: The directory of the zoo.
         fit: How every network is fitted.
         count: Number of images, drawn at random; all where omitted.
+        sizes: Instead, the numbers of training, validation and test images.
         views: Independent fits of every image.
+        held_out_views: Of every validation and test image, if not as many.
         seed: Of the choice of images, the splits and all initial weights.
         ray: Address of a Ray cluster, or `local` to start one; where omitted this process does the work.
         report: Called with the networks done, the networks in all and the PSNR of those just done (n,).
@@ -124,20 +128,25 @@ def build_inr_zoo(
     (20, ('image', 'label', 'psnr', 'split', 'steps', 'view'))
     """
     fit = fit or Fit()
-    if views < 1 or seed < 0:
-        raise ScaleGMNError(f"build: expected views >= 1 and seed >= 0, got {views} and {seed}")
-    chosen = select(source.test, count, seed)
+    others = views if held_out_views is None else held_out_views
+    if min(views, others) < 1 or seed < 0:
+        raise ScaleGMNError(f"build: expected views >= 1 and seed >= 0, got {views}, {others} and {seed}")
+    chosen = select(source.test, count, seed, sizes)
     images = torch.from_numpy(source.pixels[chosen.rows]).reshape(len(chosen.rows), *source.pixels.shape[1:3], -1)
     shape = fit.shape(images.shape[3])
     engine = best_engine()
+    # Written only where given, so that zoos without them keep their bytes.
+    extra = {"sizes": sizes and list(sizes), "held_out_views": held_out_views}
+    extra = {name: value for name, value in extra.items() if value is not None}
     writer = ZooWriter(
         out,
         kind="inr",
-        arguments={**_arguments(source, len(images), fit, views, seed), "engine": engine},
+        arguments={**_arguments(source, len(images), fit, views, seed), **extra, "engine": engine},
         canvas=inr_canvas(shape, images.shape[1], images.shape[2]),
     )
     if not writer.finished:
-        plan = _Plan(fit, engine, shape, images, torch.from_numpy(source.labels[chosen.rows]), chosen, views, seed)
+        fits = torch.tensor([views if split == "train" else others for split in chosen.splits])
+        plan = _Plan(fit, engine, shape, images, torch.from_numpy(source.labels[chosen.rows]), chosen, fits, seed)
         plan.run(writer, ray, report)
         notes = {"splits": RULE, "scalegmn": __version__, "torch": str(torch.__version__)}
         writer.finish(images=images, notes=notes)
@@ -182,11 +191,21 @@ class _Plan:
     images: Tensor
     labels: Tensor
     chosen: Selection
-    views: int
+    views: Tensor
     seed: int
 
     def __len__(self) -> int:
-        return len(self.images) * self.views
+        return int(self.views.sum())
+
+    @cached_property
+    def image(self) -> Tensor:
+        """The image of every network."""
+        return torch.arange(len(self.images)).repeat_interleave(self.views)
+
+    @cached_property
+    def view(self) -> Tensor:
+        """The number of every network among those of its image."""
+        return torch.arange(len(self)) - (self.views.cumsum(0) - self.views)[self.image]
 
     def run(self, writer: ZooWriter, ray: str | None, report: Report | None) -> None:
         """Fit and append what the writer lacks."""
@@ -220,7 +239,7 @@ class _Plan:
         for shard in shards:
             for start in range(shard.start, shard.stop, size):
                 numbers = range(start, min(start + size, shard.stop))
-                yield Job(self.images[torch.tensor(numbers) // self.views], numbers)
+                yield Job(self.images[self.image[numbers.start : numbers.stop]], numbers)
 
     def _check(self, result: FitResult, shard: range) -> None:
         bad = torch.nonzero(~torch.isfinite(result.parameters).all(1))
@@ -228,12 +247,11 @@ class _Plan:
             raise ScaleGMNError(f"fit: network {shard.start + int(bad[0])} diverged with lr={self.fit.lr}; lower it")
 
     def _columns(self, result: FitResult, shard: range) -> dict[str, Tensor | list[str]]:
-        numbers = torch.tensor(shard)
-        image = numbers // self.views
+        image = self.image[shard.start : shard.stop]
         return {
             "label": self.labels[image],
             "image": image,
-            "view": numbers % self.views,
+            "view": self.view[shard.start : shard.stop],
             "split": [self.chosen.splits[i] for i in image.tolist()],
             "psnr": result.psnr.float(),
             "steps": result.steps,
