@@ -9,6 +9,7 @@ import typer
 
 from scalegmn.cli.application import BAD_INPUT, app, examples
 from scalegmn.cli.console import print_json, stdout
+from scalegmn.errors import ScaleGMNError
 
 zoo_app = typer.Typer(help="Build, look at, check and import collections of networks.", no_args_is_help=True)
 app.add_typer(zoo_app, name="zoo")
@@ -70,6 +71,30 @@ def show(
 
     plot_sheet(Zoo.open(zoo), plot, count=count, seed=seed)
     stdout().print(str(plot), markup=False)
+
+
+@zoo_app.command(
+    epilog=examples(
+        "scalegmn zoo combine zoos/views --where view=0 --out zoos/single",
+        "scalegmn zoo combine zoos/relu zoos/tanh --out zoos/both",
+    )
+)
+def combine(
+    zoos: Annotated[list[Path], typer.Argument(help="Directories of zoos.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The directory to write.", show_default=False)],
+    where: Annotated[
+        list[str] | None, typer.Option(help="Keep networks with this value: column=value. May be repeated.")
+    ] = None,
+) -> None:
+    """Write some networks of a zoo, or those of several, to a new one; each keeps its split."""
+    from scalegmn.zoo.combine import combine as write
+    from scalegmn.zoo.store import Zoo
+
+    pairs = [text.partition("=") for text in where or ()]
+    if not all(name and equals for name, equals, _ in pairs):
+        raise ScaleGMNError(f"where: expected column=value such as view=0, got {(where or [''])[0]!r}")
+    zoo = write([Zoo.open(path) for path in zoos], out, where={name: value for name, _, value in pairs})
+    stdout().print(f"{out}: {len(zoo):,} networks", markup=False)
 
 
 @zoo_app.command(epilog=examples("scalegmn zoo images mnist --root data"))

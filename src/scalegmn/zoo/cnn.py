@@ -17,10 +17,13 @@ from torch import Tensor
 
 from scalegmn import __version__
 from scalegmn.errors import ScaleGMNError
+from scalegmn.nn import kernels
+from scalegmn.zoo import cnn_compiled
 from scalegmn.zoo.cnn_engine import Cnn, evaluate
 from scalegmn.zoo.cnn_recipe import Budget, Settings, draw_settings, draw_shape, settings_columns
-from scalegmn.zoo.cnn_train import train
+from scalegmn.zoo.cnn_train import train, train_compiled
 from scalegmn.zoo.files import Array
+from scalegmn.zoo.fit import EngineName
 from scalegmn.zoo.images import Images
 from scalegmn.zoo.splits import select
 from scalegmn.zoo.store import Zoo
@@ -29,8 +32,9 @@ from scalegmn.zoo.writer import ZooWriter
 __all__ = ["Budget", "build_cnn_zoo"]
 
 SHARD = 64
-# Networks that one thread trains together: enough to hide the overhead of an operation, few enough for the cache.
-GROUP = 4
+# Networks that one thread trains together. For torch's operations enough to hide their overhead, few enough for the
+# cache; the compiled code trains each on its own.
+GROUP: dict[EngineName, int] = {"compiled": 1, "torch": 4}
 SPLIT_RULE = "networks at random: a fifth test, a tenth val, the rest train"
 
 Report = Callable[[int, int, Tensor], None]
@@ -108,7 +112,8 @@ def build_cnn_zoo(
     if activation not in ("relu", "tanh", "both"):
         raise ScaleGMNError(f"activation: expected relu, tanh or both, got {activation!r}")
     pictures = _pictures(source, test_images, seed)
-    plan = _Plan(activation, vary, budget, count, seed, pictures, max(2, int(source.labels.max()) + 1))
+    engine: EngineName = "compiled" if kernels.usable(source=cnn_compiled.SOURCE) else "torch"
+    plan = _Plan(activation, vary, budget, count, seed, pictures, max(2, int(source.labels.max()) + 1), engine)
     plan.shape(0)
     arguments = {
         "images": source.name,
@@ -121,6 +126,7 @@ def build_cnn_zoo(
         "test_images": len(pictures.test),
         "seed": seed,
         "images_sha256": hashlib.sha256(source.pixels.tobytes()).hexdigest(),
+        "engine": engine,
     }
     writer = ZooWriter(out, kind="cnn", arguments=arguments)
     if not writer.finished:
@@ -140,6 +146,7 @@ class _Plan:
     seed: int
     pictures: Pictures
     classes: int
+    engine: EngineName
 
     def shape(self, shard: int) -> Cnn:
         """The shape of a shard's networks."""
@@ -162,8 +169,9 @@ class _Plan:
             settings = {i: draw_settings(self.seed, i, self.budget, len(self.pictures.train)) for i in self.rows(shard)}
             # Together go those that take about as long; those without dropout also save its cost.
             order = sorted(settings, key=lambda i: (settings[i].dropout > 0, settings[i].steps), reverse=True)
-            for start in range(0, len(order), GROUP):
-                indices = order[start : start + GROUP]
+            group = GROUP[self.engine]
+            for start in range(0, len(order), group):
+                indices = order[start : start + group]
                 yield Job(shape, indices, [settings[i] for i in indices])
 
     def rows(self, shard: int) -> range:
@@ -188,17 +196,18 @@ class _Plan:
             self._append(writer, parts, splits)
 
     def _train(self, job: Job) -> Trained:
-        pictures = self.pictures
-        parameters = train(
-            job.shape,
-            job.settings,
-            pictures.train,
-            pictures.train_labels,
-            seed=self.seed,
-            indices=job.indices,
-            batch=self.budget.batch,
-        )
-        return Trained(job, parameters, *evaluate(job.shape, parameters, pictures.test, pictures.test_labels))
+        shape, data, batch = job.shape, self.pictures, self.budget.batch
+        if self.engine == "torch":
+            parameters = train(
+                shape, job.settings, data.train, data.train_labels, seed=self.seed, indices=job.indices, batch=batch
+            )
+            return Trained(job, parameters, *evaluate(shape, parameters, data.test, data.test_labels))
+        rows = [
+            train_compiled(shape, s, data.train, data.train_labels, seed=self.seed, index=i, batch=batch)
+            for i, s in zip(job.indices, job.settings, strict=True)
+        ]
+        parameters = torch.stack(rows)
+        return Trained(job, parameters, *cnn_compiled.evaluate(shape, parameters, data.test, data.test_labels))
 
     def _append(self, writer: ZooWriter, parts: list[Trained], splits: tuple[str, ...]) -> None:
         shape = parts[0].job.shape

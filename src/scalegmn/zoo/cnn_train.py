@@ -10,6 +10,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from scalegmn.networks import Networks
+from scalegmn.zoo.cnn_compiled import Noise, Rule, descend, noise_size
 from scalegmn.zoo.cnn_engine import Cnn, Engine
 from scalegmn.zoo.cnn_recipe import Settings, generator, initial_parameters
 from scalegmn.zoo.files import Array
@@ -134,6 +135,31 @@ def train(
         engine.gradient(rows[b], x, labels[chosen], dropout[:b], noise, slopes[b])
         optimiser.update(parameters[:b], gradient[:b], step + 1)
     return parameters[torch.tensor(order).argsort()]
+
+
+@torch.no_grad()
+def train_compiled(
+    shape: Cnn, settings: Settings, images: Tensor, labels: Tensor, *, seed: int, index: int, batch: int
+) -> Tensor:
+    """Train one network with the compiled engine, which must be there; the arguments are those of :func:`train`.
+
+    The start and the batches are those of the other engine. Values drop out by other numbers: here they are the
+    network's own.
+
+    Returns:
+        The trained parameters (P,), float32.
+    """
+    rng = generator(seed, index, 2)
+    parameters = initial_parameters(shape, settings, rng)
+    source = Batches(rng, len(images), settings.train_fraction, batch)
+    chosen = torch.from_numpy(np.stack([source.next() for _ in range(settings.steps)]))
+    noise = None
+    if settings.dropout:
+        rng, size = generator(seed, index, 3), noise_size(shape, batch)
+        pool = torch.from_numpy(rng.random(POOL * size, np.float32))
+        noise = Noise(pool, torch.from_numpy(rng.integers((POOL - 1) * size, size=settings.steps)))
+    rule = Rule(settings.optimiser, settings.learning_rate, settings.l2, settings.dropout, CLIP)
+    return descend(shape, rule, parameters, images, labels, chosen, noise)
 
 
 def _weight_mask(shape: Cnn) -> Tensor:

@@ -209,6 +209,10 @@ class Zoo:
         rows = self._table["image"][self._numbers(indices)]
         return torch.from_numpy(self._images["images"][rows])
 
+    def stored_images(self) -> Tensor:
+        """All images that are stored (M, H, W, C) uint8; the column `image` points to them."""
+        return torch.from_numpy(self._images["images"].copy())
+
     @cached_property
     def _images(self) -> MappedArrays:
         return MappedArrays(self.path / self.header["images"]["file"])

@@ -1,0 +1,103 @@
+"""A zoo from parts of others: some of the networks of one, or those of several together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from scalegmn.errors import ScaleGMNError
+from scalegmn.zoo.files import Array
+from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.writer import Column, ZooWriter
+
+SHARD = 1024
+
+
+def combine(sources: Sequence[Zoo], out: str | Path, *, where: Mapping[str, str] | None = None) -> Zoo:
+    """Write the networks of zoos that fulfil a condition to a new zoo; each keeps its split and its row of the table.
+
+    Arguments:
+        sources: Zoos of one kind; they need the same columns.
+        out: The directory to write.
+        where: By column, the value that a network must have.
+
+    >>> import tempfile
+    >>> from scalegmn.zoo.build import Fit, build_inr_zoo
+    >>> from scalegmn.zoo.images import load_images
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     both = build_inr_zoo(
+    ...         load_images("digits"), f"{folder}/a", fit=Fit(hidden=(8,), steps=2), count=20, views=2
+    ...     )
+    ...     len(combine([both], f"{folder}/b", where={"view": "1"}))
+    20
+    """
+    if not sources:
+        raise ScaleGMNError("combine: expected at least one zoo, got none")
+    first, condition = sources[0], dict(where or {})
+    for zoo in sources[1:]:
+        if (zoo.kind, zoo.columns, zoo.canvas) != (first.kind, first.columns, first.canvas):
+            raise ScaleGMNError(f"combine: {zoo.path} and {first.path} differ in kind, columns or canvas")
+    hashes = [zoo.header["sha256"] for zoo in sources]
+    arguments = {"combined": hashes, "where": condition}
+    writer = ZooWriter(out, kind=first.kind, arguments=arguments, canvas=first.canvas)
+    if writer.finished:
+        return Zoo.open(out)
+    chosen = [_matching(zoo, condition) for zoo in sources]
+    if not any(len(rows) for rows in chosen):
+        raise ScaleGMNError(f"combine: no network has {_told(condition)}")
+    pieces = [
+        (zoo, kind, rows[start : start + SHARD], offset)
+        for zoo, numbers, offset in zip(sources, chosen, _offsets(sources), strict=True)
+        for kind, rows in _by_architecture(zoo, numbers)
+        for start in range(0, len(rows), SHARD)
+    ]
+    for zoo, kind, rows, offset in pieces[writer.shards :]:
+        networks, _ = zoo.batches(torch.from_numpy(rows))
+        writer.append(zoo.architectures[kind], networks[0].parameters, _columns(zoo, rows, offset))
+    pictures = [zoo.stored_images() for zoo in sources] if first.has_images else []
+    writer.finish(images=torch.cat(pictures) if pictures else None, notes=first.header["notes"])
+    return Zoo.open(out)
+
+
+def _matching(zoo: Zoo, where: Mapping[str, str]) -> Array:
+    keep = np.ones(len(zoo), np.bool_)
+    for name, value in where.items():
+        column, names = zoo.column(name).numpy(), zoo.categories(name)
+        if names:
+            if value not in names:
+                raise ScaleGMNError(f"where: column {name!r} of {zoo.path} holds {', '.join(names)}; got {value!r}")
+            keep &= column == names.index(value)
+        else:
+            try:
+                keep &= column == float(value)
+            except ValueError:
+                raise ScaleGMNError(f"where: column {name!r} of {zoo.path} holds numbers; got {value!r}") from None
+    return np.flatnonzero(keep)
+
+
+def _by_architecture(zoo: Zoo, rows: Array) -> list[tuple[int, Array]]:
+    kinds = zoo.architecture_of(torch.from_numpy(rows)).numpy()
+    return [(int(kind), rows[kinds == kind]) for kind in np.unique(kinds)]
+
+
+def _offsets(sources: Sequence[Zoo]) -> list[int]:
+    """Where the images of each zoo begin among those of all."""
+    counts = [len(zoo.stored_images()) if zoo.has_images else 0 for zoo in sources]
+    return [sum(counts[:i]) for i in range(len(counts))]
+
+
+def _columns(zoo: Zoo, rows: Array, offset: int) -> dict[str, Column]:
+    found: dict[str, Column] = {}
+    for name in zoo.columns:
+        values, names = zoo.column(name)[torch.from_numpy(rows)], zoo.categories(name)
+        found[name] = [names[i] for i in values.tolist()] if names else values
+    if zoo.has_images:
+        found["image"] = zoo.column("image")[torch.from_numpy(rows)] + offset
+    return found
+
+
+def _told(where: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {value}" for name, value in where.items()) or "any condition"
