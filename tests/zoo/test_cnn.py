@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -13,28 +12,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_cnns
 import torch
+from tiny_cnns import hashes, settings, stripes
 from torch import Tensor
 from torch.nn import functional as F
 
 from scalegmn.errors import ScaleGMNError
 from scalegmn.networks import Networks
+from scalegmn.nn import kernels
 from scalegmn.zoo import cnn
 from scalegmn.zoo.cnn import build_cnn_zoo
+from scalegmn.zoo.cnn_compiled import SOURCE
 from scalegmn.zoo.cnn_engine import Cnn, Engine, evaluate
 from scalegmn.zoo.cnn_recipe import (
     FRACTIONS,
     OPTIMISERS,
     WEIGHT_INITS,
     Budget,
-    Settings,
     draw_settings,
     draw_shape,
     generator,
     initial_parameters,
 )
 from scalegmn.zoo.cnn_train import CLIP, Batches, Optimiser, train
-from scalegmn.zoo.images import Images
 from scalegmn.zoo.verify import verify
 
 SHAPES = [
@@ -45,17 +46,6 @@ SHAPES = [
 ]
 
 
-def stripes(count: int = 400, side: int = 16, *, test: int = 100) -> Images:
-    """Ten classes of stripes, of different width and direction, at a random phase: easy to learn."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 10, count)
-    angle, phase = labels * np.pi / 10, rng.uniform(0, 2 * np.pi, count)
-    y, x = np.mgrid[:side, :side]
-    wave = np.cos(angle)[:, None, None] * x + np.sin(angle)[:, None, None] * y
-    pixels = np.uint8(np.rint(127.5 * (1 + np.sin(wave * 1.3 + phase[:, None, None]))))
-    return Images("stripes", pixels, labels, np.arange(count) < test)
-
-
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Small products gain nothing from threads, and lose much where tests run side by side."""
@@ -63,15 +53,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
-
-
-def settings(**changes: object) -> Settings:
-    plain = Settings("sgd", 0.1, 0.0, 0.0, 1.0, "he_normal", 0.1, "zeros", 0.1, 5)
-    return Settings(**{**vars(plain), **changes})  # type: ignore[arg-type]
 
 
 # -- engine ------------------------------------------------------------------------------------------------------------
@@ -249,7 +230,18 @@ def test_networks_learn_and_shorter_runs_are_prefixes_of_longer_ones() -> None:
     assert accuracy[1] > accuracy[0] + 0.2
 
 
-def test_a_zoo_of_both_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["compiled", "torch"])
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "compiled":
+        if kernels.load(SOURCE) is None:
+            pytest.skip("no compiler")
+        yield request.param
+    else:
+        with kernels.disabled():
+            yield request.param
+
+
+def test_a_zoo_of_both_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     monkeypatch.setattr(cnn, "SHARD", 8)
     source = stripes()
     seen: list[int] = []
@@ -261,6 +253,7 @@ def test_a_zoo_of_both_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     budget = Budget(batch=16, steps=(5, 60))
     zoo = build_cnn_zoo(source, tmp_path / "a", count=20, activation="both", budget=budget, report=report, threads=1)
     assert sum(seen) == len(zoo) == 20
+    assert zoo.arguments["engine"] == engine
     assert [str(a) for a in zoo.architectures] == ["1-16-16-16-10 [relu]", "1-16-16-16-10 [tanh]"]
     assert [len(zoo.split(s)) for s in ("train", "val", "test")] == [14, 2, 4]
     assert verify(tmp_path / "a") == []
@@ -308,17 +301,16 @@ def test_wrong_arguments_leave_nothing_behind(tmp_path: Path, changes: dict[str,
 BUILD = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from test_cnn import COUNT, LAST, SHARD, stripes
+from tiny_cnns import stripes
 from scalegmn.zoo import cnn
-cnn.SHARD = SHARD
-cnn.build_cnn_zoo(stripes(), sys.argv[1], count=COUNT, budget=LAST)
+cnn.SHARD = 8
+cnn.build_cnn_zoo(stripes(), sys.argv[1], count=80, budget=cnn.Budget(batch=16, steps=(100, 200)))
 """
-COUNT, SHARD, LAST = 40, 8, Budget(batch=16, steps=(20, 40))
 
 
 def test_a_killed_build_continues_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = subprocess.Popen([sys.executable, "-c", BUILD, str(killed), str(Path(__file__).parent)])
+    process = subprocess.Popen([sys.executable, "-c", BUILD, str(killed), str(Path(tiny_cnns.__file__).parent)])
     deadline = time.monotonic() + 120
     while not (killed / "part-00001.safetensors").exists():
         assert process.poll() is None
@@ -328,8 +320,8 @@ def test_a_killed_build_continues_to_the_same_bytes(tmp_path: Path, monkeypatch:
     assert process.wait() == -signal.SIGKILL
     assert not (killed / "zoo.json").exists()
     first = (killed / "parameters-00000.safetensors").stat().st_mtime_ns
-    monkeypatch.setattr(cnn, "SHARD", SHARD)
+    monkeypatch.setattr(cnn, "SHARD", 8)
     for folder in (killed, whole):
-        build_cnn_zoo(stripes(), folder, count=COUNT, budget=LAST)
+        build_cnn_zoo(stripes(), folder, count=80, budget=Budget(batch=16, steps=(100, 200)), threads=2)
     assert (killed / "parameters-00000.safetensors").stat().st_mtime_ns == first
     assert hashes(killed) == hashes(whole)
