@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "scalegmn"
 
 ORDER = (
     "errors < groups < activations < intertwiner < architecture < evaluate < convert < networks < transform "
-    "< canonical < testing < nn < models < audit < zoo < tasks < training < report < cli"
+    "< canonical < testing < nn < models < audit < zoo < tasks < training < report < reproduce < cli"
 )
 LEVEL = {name.strip(): level for level, names in enumerate(ORDER.split("<")) for name in names.split(",")}
 UNRESTRICTED = {"cli", "__main__", "__init__"}

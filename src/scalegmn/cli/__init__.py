@@ -15,6 +15,7 @@ from scalegmn.cli import inspect as inspect
 from scalegmn.cli import models as models
 from scalegmn.cli import predict as predict
 from scalegmn.cli import report as report
+from scalegmn.cli import reproduce as reproduce
 from scalegmn.cli import sweep as sweep
 from scalegmn.cli import train as train
 from scalegmn.cli import zoo as zoo

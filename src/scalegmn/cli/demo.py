@@ -43,6 +43,7 @@ def demo(
     """
     from scalegmn.cli.progress import BuildProgress
     from scalegmn.report import demo as steps
+    from scalegmn.training.lanes import train_all
 
     began = time.perf_counter()
     # Runs remember where their zoo is, and may be used from elsewhere.
@@ -53,7 +54,7 @@ def demo(
     recipes = steps.demo_recipes(zoo.path, epochs or steps.EPOCHS)
     note(f"2/3  training {len(recipes)} models on {len(zoo):,} networks")
     with TrainingProgress(epochs or steps.EPOCHS) as training:
-        steps.train_all(recipes, directory / "runs", watch=training)
+        train_all(recipes, directory / "runs", watch=training)
     note("3/3  asking all models about the test networks and about transformed copies")
     page = directory / "report.html"
     found = steps.demo_report(recipes, directory / "runs", page)

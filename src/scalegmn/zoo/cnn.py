@@ -83,7 +83,8 @@ def build_cnn_zoo(
 
     The recipe is that of the Small CNN Zoo (Unterthiner et al., 2020): three 3x3 convolutions with stride 2 and 16
     channels, global average pooling, a linear layer; `cnn_recipe` says what is drawn for each network. The bytes depend
-    on the arguments alone: not on interruptions nor on the number of threads.
+    on the arguments alone: not on interruptions nor on the number of threads. The engine that trains here, compiled or
+    torch, is written down, and a zoo that was begun with the other one is refused.
 
     Arguments:
         source: The images; each network sees its own part of the official training images.
@@ -94,7 +95,7 @@ def build_cnn_zoo(
         budget: How long networks train.
         test_images: Number of test images that decide accuracy and loss; all where omitted.
         seed: Of everything random.
-        threads: Groups of networks trained at the same time; as many as torch uses where omitted.
+        threads: Networks (with torch groups of them) trained at the same time; as many as torch uses where omitted.
         report: Called with the networks done, the networks in all and the accuracy of those just done (n,).
 
     >>> import tempfile

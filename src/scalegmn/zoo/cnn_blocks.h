@@ -9,16 +9,22 @@ namespace {
 template <int n>
 using Number = std::integral_constant<int, n>;
 
+// Calls work(first, Number<rows>) for at most `most` rows.
+template <int most, typename Work>
+inline void in_one_block(Index first, Index rows, Work work) {
+    if constexpr (most > 0) {
+        if (rows == most) work(first, Number<most>());
+        else in_one_block<most - 1>(first, rows, work);
+    }
+}
+
 // Calls work(first, Number<tall>) for blocks that cover so many rows, mostly as tall as registers allow.
 template <int wide, typename Work>
 inline void in_blocks(Index rows, Work work) {
     constexpr int tall = wide == 1 ? 8 : 12 / wide;
     Index r = 0;
     for (; r + tall <= rows; r += tall) work(r, Number<tall>());
-    if (r + 4 <= rows && tall > 4) work(r, Number<4>()), r += 4;
-    if (r + 2 <= rows) work(r, Number<2>()), r += 2;
-    if (r + 2 <= rows) work(r, Number<2>()), r += 2;
-    if (r < rows) work(r, Number<1>());
+    in_one_block<tall - 1>(r, rows - r, work);
 }
 
 // Calls work(first, Number<wide>) for stripes of one to three vectors that cover so many columns.

@@ -16,6 +16,9 @@ constexpr Index TILE = 4, PAD = 8;
 
 inline Index padded(Index n) { return (n + PAD - 1) / PAD * PAD; }
 
+// A function of its own has all registers to itself.
+#define APART __attribute__((noinline))
+
 struct Shape {
     const Index *channels;  // of the images and of every convolution
     Index convolutions, side, kernel, stride, classes;
@@ -161,16 +164,16 @@ class Network {
     // Decay, clipping and the optimiser's step, which counts from 1.
     void update(Index step) {
         decay();
+        F *t = theta.data(), *g = gradient.data(), *m = first.data(), *v = second.data();
+        const Index count = theta.size();
         double norm = 0;
-        for (const F g : gradient) norm += static_cast<double>(g) * g;
+#pragma omp simd reduction(+ : norm)
+        for (Index i = 0; i < count; ++i) norm += static_cast<double>(g[i]) * g[i];
         norm = std::sqrt(norm);
         // An infinite gradient says nothing: the step goes on with zero.
         const bool finite = std::isfinite(norm);
         const F scale = finite ? rule.clip / std::max(norm, rule.clip) : 0;
-        for (F &g : gradient) g = finite ? g * scale : F(0);
-        F *t = theta.data(), *m = first.data(), *v = second.data();
-        const F *g = gradient.data();
-        const Index count = theta.size();
+        for (Index i = 0; i < count; ++i) g[i] = finite ? g[i] * scale : F(0);
         const F lr = rule.lr;
         if (rule.optimiser == SGD) {
 #pragma omp simd
@@ -230,7 +233,7 @@ class Network {
 
     // z = W (taps of the place) + b, for some of the channels; relu at once.
     template <int wide>
-    void convolve(const Layer &y, const F *x, Index count, Index column, F *z) {
+    APART void convolve(const Layer &y, const F *x, Index count, Index column, F *z) {
         const F *weight = &theta[y.weight + column];
         const V *bias = reinterpret_cast<const V *>(&theta[y.bias + column]);
         const Index *taps = y.taps.data(), depth = y.taps.size();
@@ -257,7 +260,7 @@ class Network {
 
     // dW += taps^T delta, for some of the channels.
     template <int wide>
-    void weight_gradient(const Layer &y, const F *x, const F *delta, Index count, Index column) {
+    APART void weight_gradient(const Layer &y, const F *x, const F *delta, Index count, Index column) {
         const Index *places = y.places.data();
         in_blocks<wide>(y.taps.size(), [&](Index k, auto tall) {
             V sum[tall][wide] = {};
@@ -275,7 +278,7 @@ class Network {
 
     // Adds W^T delta of every place to what it has read, for some of the channels below.
     template <int wide>
-    void spread(const Layer &y, const F *weight, const F *delta, Index count, Index column, F *below) {
+    APART void spread(const Layer &y, const F *weight, const F *delta, Index count, Index column, F *below) {
         in_blocks<wide>(count, [&](Index p, auto tall) {
             F *rows[tall];
             for (int r = 0; r < tall; ++r) rows[r] = below + y.places[p + r] + column;

@@ -1,0 +1,139 @@
+"""`scalegmn reproduce`: the paper's tables."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scalegmn.cli.application import app, examples
+from scalegmn.cli.console import note, print_json, stdout
+
+if TYPE_CHECKING:
+    from scalegmn.reproduce.tables import Table
+    from scalegmn.training.run import Run
+
+
+class Scale(StrEnum):
+    """How large the experiments are."""
+
+    small = "small"
+    paper = "paper"
+
+
+@app.command(
+    epilog=examples(
+        "scalegmn reproduce inr-classification --images data",
+        "scalegmn reproduce generalisation --methods statnn,scalegmn --seeds 3 --images data",
+        "scalegmn reproduce editing --table-only --json",
+    )
+)
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase or distributions.",
+            show_default=False,
+        ),
+    ],
+    scale: Annotated[Scale, typer.Option(help="What two cores can carry, or the paper's size.")] = Scale.small,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every run.")] = 1,
+    methods: Annotated[str | None, typer.Option(help="Only these rows: a,b,...", show_default=False)] = None,
+    datasets: Annotated[str | None, typer.Option(help="Only these columns: a,b,...", show_default=False)] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="The folder of the image files, to build zoos from.", show_default=False)
+    ] = None,
+    table_only: Annotated[bool, typer.Option("--table-only", help="Train nothing: only show what is there.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at the same time (default: one per core).", show_default=False)
+    ] = None,
+    zoos: Annotated[Path, typer.Option(help="The folder of the zoos.")] = Path("zoos"),
+    runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
+    results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
+    page: Annotated[Path, typer.Option(help="The page with all tables, written anew.")] = Path("docs/results.md"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """Make a table of the paper: build its zoos, train what is missing, and show it beside the published numbers.
+
+    Interrupted and started again, it continues; what has a record is not computed again.
+    """
+    from scalegmn.reproduce import render
+    from scalegmn.reproduce.records import read_records
+    from scalegmn.reproduce.tables import chosen, table
+
+    wanted = table(name)
+    rows = chosen(methods, wanted.methods, "methods")
+    columns = chosen(datasets, wanted.datasets, "datasets")
+    folder = results / scale
+    if not table_only:
+        _work(wanted, rows, columns, seeds, scale, images, jobs, zoos / scale, runs / scale, folder, page)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(render.page(folder, scale.value, page.parent / "distributions"), encoding="utf-8")
+        note(f"wrote {page}")
+    data = render.table_data(wanted, read_records(folder), scale.value)
+    if as_json:
+        print_json(data)
+    elif as_markdown:
+        typer.echo(render.markdown(data))
+    else:
+        _show(data)
+
+
+def _work(
+    wanted: Table,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    seeds: int,
+    scale: Scale,
+    images: Path | None,
+    jobs: int | None,
+    zoos: Path,
+    runs: Path,
+    results: Path,
+    page: Path,
+) -> None:
+    from scalegmn.cli.progress import BuildProgress
+    from scalegmn.reproduce.run import missing, perform
+    from scalegmn.reproduce.zoos import Place, open_zoo
+
+    with BuildProgress("") as progress:
+        place = Place(scale.value, zoos.resolve(), images, progress)
+        if wanted.figures:
+            from scalegmn.zoo.plots import plot_distributions
+
+            pictures = page.parent / "distributions"
+            pictures.mkdir(parents=True, exist_ok=True)
+            for name in wanted.figures:
+                plot_distributions(open_zoo(name, place), pictures / f"{name}.png")
+                note(f"wrote {pictures / name}.png")
+            return
+        todo = missing(columns, rows, seeds, scale.value, place.zoos, results)
+        note(f"{len(todo)} runs to do")
+        told: set[str] = set()
+
+        def watch(name: str, run: Run) -> None:
+            if run.finished and name not in told:
+                told.add(name)
+                found = run.results()
+                value = found["test"][found["metric"]]
+                note(f"{name}: {found['metric']} {value:.4f} after {found['seconds']:.0f} s")
+
+        perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
+
+
+def _show(data: dict[str, Any]) -> None:
+    from rich.table import Table as Grid
+
+    from scalegmn.reproduce.render import grid
+
+    heads, rows = grid(data)
+    shown = Grid(heads[0], box=None, header_style="bold", title=data["title"], title_justify="left")
+    for head in heads[1:]:
+        shown.add_column(head, justify="right")
+    for row in rows:
+        shown.add_row(*(cell.replace("**", "[bold]", 1).replace("**", "[/bold]") for cell in row))
+    stdout().print(shown)

@@ -1,0 +1,197 @@
+"""Datasets, methods, and the recipe that one makes with the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ScaleGMNError
+from ..training.recipe import Recipe, make_recipe, read_values
+from .zoos import Scale
+
+MINUTES = 4.0
+EPOCHS = 150
+WIDTH = 64
+_SOURCE_RECIPES = Path(__file__).parents[3] / "recipes" / "paper"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Networks and what to learn from them.
+
+    Arguments:
+        name: Its key in records.
+        title: As a heading.
+        zoo: Name of its zoo.
+        task: As in a recipe.
+        metric: What is reported, a key of the task's metrics.
+        unit: What a value is multiplied by in tables.
+        digits: After the point, in tables.
+        paper: Stem of its recipe at the paper's scale.
+    """
+
+    name: str
+    title: str
+    zoo: str
+    task: Mapping[str, Any]
+    metric: str
+    unit: float
+    digits: int
+    paper: str
+
+    @property
+    def sines(self) -> bool:
+        """Whether its networks are SIRENs."""
+        return "-gs-" not in self.zoo
+
+
+@dataclass(frozen=True)
+class Method:
+    """A model with its options.
+
+    Arguments:
+        name: Its key in records.
+        title: As in tables.
+        model: Name of the model.
+        options: Of the model, at the small scale.
+        training: What differs from the common settings of training.
+        phase: Whether sine networks are brought to a canonical phase first.
+    """
+
+    name: str
+    title: str
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    phase: bool = True
+
+
+def _classification(name: str, title: str, paper: str) -> Dataset:
+    return Dataset(name, title, name, {"name": "classification"}, "accuracy", 100.0, 1, paper)
+
+
+def _generalisation(images: str, title: str, kind: str) -> Dataset:
+    name = f"{images}-gs-{kind}"
+    shown = {"relu": "ReLU", "tanh": "tanh", "both": "both"}[kind]
+    task = {"name": "regression", "column": "test_accuracy", "sigmoid": True}
+    return Dataset(name, f"{title} {shown}", name, task, "tau", 1.0, 3, name)
+
+
+DATASETS = {
+    dataset.name: dataset
+    for dataset in (
+        _classification("mnist", "MNIST", "mnist"),
+        _classification("fashion-mnist", "Fashion-MNIST", "fashion-mnist"),
+        _classification("cifar10", "CIFAR-10", "cifar10"),
+        _classification("cifar10-views", "CIFAR-10, several views", "cifar10-augmented"),
+        *(_generalisation("cifar10", "CIFAR-10-GS", kind) for kind in ("relu", "tanh", "both")),
+        *(_generalisation("svhn", "SVHN-GS stand-in", kind) for kind in ("relu", "tanh", "both")),
+        Dataset(
+            "dilation",
+            "Dilation of MNIST, MSE x 100",
+            "mnist",
+            {"name": "editing", "target": "dilation"},
+            "mse",
+            100.0,
+            2,
+            "mnist-dilation",
+        ),
+    )
+}
+
+_GRAPH = {"width": WIDTH, "layers": 3, "dropout": 0.2}
+_SCALE = {**_GRAPH, "edge_updates": False}
+_PERMUTATIONS = (
+    Method("gmn", "GMN", "gmn", _SCALE),
+    Method("dws", "DWS", "dws", {"dropout": 0.2}),
+    Method("nfn-np", "NFN-NP", "nfn-np", {"dropout": 0.2}),
+    Method("nfn-hnp", "NFN-HNP", "nfn-hnp", {"dropout": 0.2}),
+    Method("ng-gnn", "NG-GNN", "ng-gnn", {**_GRAPH, "frequencies": 0}),
+)
+METHODS = {
+    method.name: method
+    for method in (
+        Method("mlp", "MLP", "mlp", {"dropout": 0.2}),
+        Method("inr2vec", "Inr2Vec", "inr2vec"),
+        Method("statnn", "StatNN", "statnn", {"dropout": 0.2}),
+        *_PERMUTATIONS,
+        Method("ng-gnn-64", "NG-GNN, 64 probes", "ng-gnn", {**_GRAPH, "frequencies": 0, "probes": 64}),
+        Method("ng-t", "NG-T", "ng-t", {**_GRAPH, "frequencies": 0}),
+        Method("nft", "NFT", "nft", {"dropout": 0.2}),
+        Method("monomial-nfn", "Monomial-NFN", "monomial-nfn", {"dropout": 0.2}),
+        Method("probegen", "ProbeGen", "probegen"),
+        Method("scalegmn", "ScaleGMN", "scalegmn", _SCALE),
+        Method("scalegmn-b", "ScaleGMN-B", "scalegmn-b", _SCALE),
+        Method("scalegmn-32", "ScaleGMN, 32 probes", "scalegmn", {**_SCALE, "probes": 32}),
+        Method("scalegmn-128", "ScaleGMN, 128 probes", "scalegmn", {**_SCALE, "probes": 128}),
+        Method("scalegmn-b-128", "ScaleGMN-B, 128 probes", "scalegmn-b", {**_SCALE, "probes": 128}),
+        Method("scalegmn-reciprocal", "ScaleGMN-B, reciprocal", "scalegmn-b", {**_SCALE, "backward": "reciprocal"}),
+        Method("scalegmn-b-4", "ScaleGMN-B, 4 copies", "scalegmn-b", {**_SCALE, "copies": 4}),
+        Method("scalegmn-no-phase", "ScaleGMN, phases as they are", "scalegmn", _SCALE, phase=False),
+        *(
+            Method(f"{m.name}-augmented", f"{m.title} + augmentation", m.model, m.options, {"augment": "scale"})
+            for m in _PERMUTATIONS
+        ),
+    )
+}
+
+
+def recipe(dataset: Dataset, method: Method, scale: Scale, seed: int, zoos: Path) -> Recipe:
+    """The recipe of one run.
+
+    Arguments:
+        dataset, method, scale, seed: Which.
+        zoos: The folder of the zoos.
+
+    >>> made = recipe(DATASETS["mnist"], METHODS["scalegmn"], "small", 0, Path("zoos/small"))
+    >>> made.zoo, made.model.name, made.training.minutes
+    ('zoos/small/mnist', 'scalegmn', 4.0)
+    """
+    values = _paper(dataset, method) if scale == "paper" else _small(dataset, method)
+    training = {**values["training"], **method.training}
+    canonical = "phase" if dataset.sines and method.phase else "none"
+    shared = {"zoo": str(zoos / dataset.zoo), "task": dict(dataset.task), "canonical": canonical, "seed": seed}
+    return make_recipe({**shared, "model": values["model"], "training": training}, f"{dataset.name}/{method.name}")
+
+
+def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
+    options = dict(method.options)
+    ours = method.model in ("scalegmn", "scalegmn-b", "gmn")
+    if dataset.metric == "mse":
+        # Edges carry the answer here.
+        options.pop("edge_updates", None)
+    elif ours:
+        options["readout"] = "output"
+    if not dataset.sines:
+        options.pop("dropout", None)
+        if ours and options.get("probes"):
+            options["probe_image"] = [32, 32]
+    training = {
+        "epochs": EPOCHS,
+        "minutes": MINUTES,
+        "clock": "cpu",
+        "batch": 32,
+        "lr": 1e-3,
+        "weight_decay": 0.1,
+        "schedule": "cosine",
+        "warmup": 50,
+        "device": "cpu",
+    }
+    return {"model": {"name": method.model, **options}, "training": training}
+
+
+def _paper(dataset: Dataset, method: Method) -> dict[str, Any]:
+    """The published settings of ScaleGMN; peers have those of training, and their own defaults."""
+    bidirectional = method.model == "scalegmn-b"
+    path = _SOURCE_RECIPES / f"{dataset.paper}{'-b' if bidirectional else ''}.toml"
+    if not path.is_file():
+        path = _SOURCE_RECIPES / f"{dataset.paper}.toml"
+    if not path.is_file():
+        raise ScaleGMNError(f"scale: no recipe {path.name} for {dataset.title}; work in a copy of the source tree")
+    values = read_values(path)
+    if method.model not in ("scalegmn", "scalegmn-b"):
+        return {"model": {"name": method.model}, "training": values["training"]}
+    special = {k: method.options[k] for k in ("probes", "backward", "copies") if k in method.options}
+    return {"model": {**values["model"], **special}, "training": values["training"]}

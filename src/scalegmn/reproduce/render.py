@@ -1,0 +1,164 @@
+"""Tables from records: as data, as Markdown, and all together as a page."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .experiments import DATASETS, EPOCHS, METHODS, MINUTES
+from .records import Record, matching, read_records
+from .tables import TABLES, Table
+from .zoos import SMALL_CNNS, SMALL_SIZES, Scale
+
+_BETTER = {"accuracy": max, "tau": max, "mse": min}
+_SMALL = f"""\
+Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
+and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
+{MINUTES:g} minutes of processor time or {EPOCHS} epochs, whichever ends first. SVHN-GS is not the official set: its
+images are grey digits cut from the SVHN test split, split by photograph.
+"""
+
+
+def table_data(table: Table, records: Sequence[Record], scale: Scale) -> dict[str, Any]:
+    """A table as plain values.
+
+    Arguments:
+        table: Which.
+        records: All that there are.
+        scale: `small` or `paper`.
+
+    Returns:
+        `rows` with the `cells` of every method by dataset: `mean`, `std`, `values` by seed, `seconds`, `epochs`,
+        `parameters`, and `paper`, the published value; cells without a run and without a published value are left out.
+    """
+    rows = []
+    for method in table.methods:
+        cells = {name: _cell(table, name, method, matching(records, name, method)) for name in table.datasets}
+        shown = {name: cell for name, cell in cells.items() if cell}
+        if shown:
+            rows.append({"method": method, "title": METHODS[method].title, "cells": shown})
+    used = [r for r in records if r.dataset in table.datasets and r.method in table.methods]
+    return {
+        "table": table.name,
+        "title": table.title,
+        "scale": scale,
+        "datasets": [_column(name, used) for name in table.datasets],
+        "rows": rows,
+        "machines": _distinct([r.machine for r in used]),
+        "versions": _distinct([r.versions for r in used]),
+    }
+
+
+def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) -> dict[str, Any]:
+    cell: dict[str, Any] = {}
+    known = [r for r in records if r.value is not None]
+    if known:
+        unit = DATASETS[dataset].unit
+        values = [unit * r.value for r in known if r.value is not None]
+        cell = {
+            "mean": statistics.fmean(values),
+            "std": statistics.stdev(values) if len(values) > 1 else None,
+            "values": {str(r.seed): v for r, v in zip(known, values, strict=True)},
+            "parameters": known[0].parameters,
+            "epochs": statistics.fmean(r.epochs for r in known),
+            "seconds": statistics.fmean(r.seconds for r in known),
+        }
+    published = table.paper.get(dataset, {}).get(method)
+    return {**cell, "paper": float(published)} if published else cell
+
+
+def _column(name: str, records: Sequence[Record]) -> dict[str, Any]:
+    mine = [r for r in records if r.dataset == name]
+    dataset = DATASETS[name]
+    found = {"name": name, "title": dataset.title, "metric": dataset.metric, "zoo": dataset.zoo}
+    return {**found, "networks": mine[0].zoo["networks"] if mine else None}
+
+
+def _distinct(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({repr(sorted(item.items())): item for item in items}.values())
+
+
+def cell_text(cell: dict[str, Any], digits: int) -> str:
+    """A cell in a few characters: mean, deviation over seeds, and the published value in brackets.
+
+    >>> cell_text({"mean": 81.234, "std": 0.51, "paper": 96.57}, 1)
+    '81.2 ± 0.5 (96.57)'
+    """
+    parts = []
+    if "mean" in cell:
+        spread = "" if cell["std"] is None else f" ± {cell['std']:.{digits}f}"
+        parts.append(f"{cell['mean']:.{digits}f}{spread}")
+    if "paper" in cell:
+        parts.append(f"({cell['paper']:g})")
+    return " ".join(parts)
+
+
+def grid(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of a table as text; the best mean of each column is marked with two stars before and after."""
+    best = {c["name"]: _best(data, c["name"], c["metric"]) for c in data["datasets"]}
+    heads = ["method", *(c["title"] for c in data["datasets"]), "parameters", "minutes"]
+    rows = []
+    for row in data["rows"]:
+        texts = []
+        for column in data["datasets"]:
+            cell = row["cells"].get(column["name"], {})
+            text = cell_text(cell, DATASETS[column["name"]].digits)
+            mean, mark = (text.partition(" (")[0], best[column["name"]]) if "mean" in cell else ("", None)
+            texts.append(f"**{mean}**{text[len(mean) :]}" if mean and cell["mean"] == mark else text)
+        measured = [c for c in row["cells"].values() if "mean" in c]
+        size = f"{measured[0]['parameters']:,}" if measured else ""
+        minutes = f"{statistics.fmean(c['seconds'] for c in measured) / 60:.1f}" if measured else ""
+        rows.append([row["title"], *texts, size, minutes])
+    return heads, rows
+
+
+def _best(data: dict[str, Any], dataset: str, metric: str) -> float:
+    means = [row["cells"][dataset]["mean"] for row in data["rows"] if "mean" in row["cells"].get(dataset, {})]
+    return _BETTER[metric](means) if means else math.nan
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """A table in Markdown."""
+    heads, rows = grid(data)
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def page(results: Path, scale: Scale, figures: Path | None = None) -> str:
+    """The page with all tables of which there are records.
+
+    Arguments:
+        results: The folder of the records.
+        scale: `small` or `paper`.
+        figures: The folder of the pictures of distributions, as seen from the page; those that exist are shown.
+    """
+    records = read_records(results)
+    text = [f"# Results\n\n{_preface(records, scale)}"]
+    for table in TABLES.values():
+        data = table_data(table, records, scale)
+        command = f"    scalegmn reproduce {table.name} --scale {scale}\n"
+        if any("mean" in cell for row in data["rows"] for cell in row["cells"].values()):
+            text.append(f"## {table.title}\n\n{command}\n{markdown(data)}")
+        pictures = [name for name in table.figures if figures is not None and (figures / f"{name}.png").is_file()]
+        if pictures:
+            shown = "\n".join(f"![{name}](distributions/{name}.png)\n" for name in pictures)
+            text.append(f"## {table.title}\n\n{command}\n{shown}")
+    return "\n".join(text)
+
+
+def _preface(records: Sequence[Record], scale: Scale) -> str:
+    machines = _distinct([r.machine for r in records])
+    versions = _distinct([{k: r.versions[k] for k in ("scalegmn", "torch", "python")} for r in records])
+    where = "; ".join(f"{m['processor']}, {m['cores']} cores" for m in machines)
+    what = "; ".join(", ".join(f"{k} {v}" for k, v in sorted(version.items())) for version in versions)
+    small, paper = _SMALL, "The zoos and settings of the paper.\n"
+    return (
+        "Written by `scalegmn reproduce` from the records in `results/`; not edited by hand.\n\n"
+        f"{small if scale == 'small' else paper}"
+        "The test value at the best validation; mean ± standard deviation over seeds where there are several; in\n"
+        "brackets the published value, reached with far more networks and hours. The best of a column is bold.\n\n"
+        f"Machine: {where}. Versions: {what}.\n"
+    )

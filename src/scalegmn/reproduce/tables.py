@@ -1,0 +1,170 @@
+"""The tables: which methods, on which datasets, and what the paper has in the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import ScaleGMNError
+from .experiments import DATASETS, METHODS
+
+
+@dataclass(frozen=True)
+class Table:
+    """Methods on datasets.
+
+    Arguments:
+        name: As on the command line.
+        title: As a heading.
+        datasets: Columns.
+        methods: Rows.
+        paper: By dataset and method, the published value, as printed there.
+        figures: Zoos whose distributions are drawn instead.
+    """
+
+    name: str
+    title: str
+    datasets: tuple[str, ...]
+    methods: tuple[str, ...]
+    paper: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    figures: tuple[str, ...] = ()
+
+
+_CLASSIFIERS = (
+    "mlp",
+    "inr2vec",
+    "statnn",
+    "gmn",
+    "dws",
+    "nfn-np",
+    "nfn-hnp",
+    "nft",
+    "ng-gnn",
+    "ng-gnn-64",
+    "ng-t",
+    "monomial-nfn",
+    "probegen",
+    "scalegmn",
+    "scalegmn-b",
+    "scalegmn-128",
+    "scalegmn-b-128",
+)
+_REGRESSORS = ("statnn", "gmn", "nfn-np", "nfn-hnp", "nft", "ng-gnn", "ng-t", "monomial-nfn", "scalegmn", "scalegmn-b")
+_EDITORS = ("mlp", "dws", "nfn-np", "nfn-hnp", "ng-gnn", "ng-gnn-64", "scalegmn", "scalegmn-b", "scalegmn-b-4")
+_AUGMENTED = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
+_CLASSES = ("mnist", "fashion-mnist", "cifar10", "cifar10-views")
+_CNNS = tuple(f"{images}-gs-{kind}" for kind in ("relu", "tanh", "both") for images in ("cifar10", "svhn"))
+
+
+def _paper(methods: tuple[str, ...], **columns: str) -> dict[str, dict[str, str]]:
+    """Published values, column by column; a dash where there is none."""
+    return {
+        dataset.replace("_", "-"): {m: v for m, v in zip(methods, values.split(), strict=True) if v != "-"}
+        for dataset, values in columns.items()
+    }
+
+
+TABLES = {
+    table.name: table
+    for table in (
+        Table(
+            "inr-classification",
+            "Classifying implicit representations (Table 1): test accuracy in percent",
+            _CLASSES,
+            _CLASSIFIERS,
+            _paper(
+                ("mlp", "inr2vec", "dws", "nfn-np", "nfn-hnp", "ng-gnn", "ng-gnn-64", "ng-t", "scalegmn", "scalegmn-b"),
+                mnist="17.55 23.69 85.71 78.50 79.11 91.40 94.7 97.3 96.57 96.59",
+                fashion_mnist="19.91 22.33 67.06 68.19 68.94 68.00 74.2 74.8 80.46 80.78",
+                cifar10="11.38 - 34.45 33.41 28.64 36.04 - - 36.43 38.82",
+                cifar10_views="16.90 - 41.27 46.60 44.10 45.70 - - 56.62 56.95",
+            ),
+        ),
+        Table(
+            "generalisation",
+            "Predicting the accuracy of CNNs (Table 2): Kendall's tau",
+            _CNNS,
+            _REGRESSORS,
+            _paper(
+                ("statnn", "nfn-np", "nfn-hnp", "ng-gnn", "scalegmn", "scalegmn-b"),
+                cifar10_gs_relu="0.914 0.919 0.927 0.901 0.928 0.928",
+                svhn_gs_relu="0.846 0.859 0.864 0.855 0.869 0.865",
+                cifar10_gs_tanh="0.914 0.925 0.934 0.934 0.942 0.943",
+                svhn_gs_tanh="0.844 0.858 0.859 0.862 0.874 0.866",
+                cifar10_gs_both="0.915 0.922 0.934 0.931 0.941 0.941",
+            ),
+        ),
+        Table(
+            "editing",
+            "Dilating MNIST by editing weights (Table 3): mean squared error x 100",
+            ("dilation",),
+            _EDITORS,
+            _paper(
+                ("mlp", "dws", "nfn-np", "nfn-hnp", "ng-gnn", "ng-gnn-64", "scalegmn", "scalegmn-b"),
+                dilation="5.35 2.58 2.55 2.65 2.38 2.06 2.56 1.89",
+            ),
+        ),
+        Table(
+            "augmentation",
+            "Scaling augmentation instead of scale equivariance (Table 4)",
+            ("fashion-mnist", "cifar10-gs-relu"),
+            (*(name for m in _AUGMENTED for name in (m, f"{m}-augmented")), "scalegmn", "scalegmn-b"),
+            _paper(
+                (*(name for m in _AUGMENTED for name in (m, f"{m}-augmented")), "scalegmn", "scalegmn-b"),
+                fashion_mnist="67.06 71.42 68.19 70.34 68.94 70.24 68.0 72.01 80.46 80.78",
+                cifar10_gs_relu="- - 0.919 0.847 0.927 0.891 0.901 0.886 0.928 0.928",
+            ),
+        ),
+        Table(
+            "probes",
+            "Probes: test accuracy in percent",
+            ("mnist", "fashion-mnist", "cifar10"),
+            ("ng-gnn", "ng-gnn-64", "probegen", "scalegmn", "scalegmn-32", "scalegmn-128", "scalegmn-b-128"),
+        ),
+        Table(
+            "dual",
+            "Two ways back through a ReLU network: the dual stream (ScaleGMN-B) and the paper's reciprocal",
+            ("cifar10-gs-relu", "svhn-gs-relu"),
+            ("scalegmn", "scalegmn-b", "scalegmn-reciprocal"),
+        ),
+        Table(
+            "phase",
+            "Canonical phases of sine neurons, on and off: test accuracy in percent",
+            ("mnist", "fashion-mnist", "cifar10"),
+            ("scalegmn", "scalegmn-no-phase"),
+        ),
+        Table(
+            "distributions",
+            "Norms and signs of the weights in the zoos (the paper's figures)",
+            (),
+            (),
+            figures=("mnist", "cifar10-gs-relu", "cifar10-gs-tanh"),
+        ),
+    )
+}
+
+
+def table(name: str) -> Table:
+    """A table by its name."""
+    if name not in TABLES:
+        raise ScaleGMNError(f"table: expected one of {', '.join(TABLES)}, got {name!r}")
+    return TABLES[name]
+
+
+def chosen(given: str | None, known: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Some of the names, in their order; all if none are given.
+
+    >>> chosen("b,a", ("a", "b", "c"), "methods")
+    ('a', 'b')
+    """
+    if given is None:
+        return known
+    names = given.split(",")
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise ScaleGMNError(f"{what}: expected some of {','.join(known)}; got {wrong[0]!r}")
+    return tuple(name for name in known if name in names)
+
+
+assert all(m in METHODS for t in TABLES.values() for m in t.methods)
+assert all(d in DATASETS for t in TABLES.values() for d in t.datasets)

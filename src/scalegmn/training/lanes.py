@@ -1,0 +1,88 @@
+"""Several recipes at once: each is trained by `scalegmn train` in a process of its own, so that all cores are busy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from ..errors import ScaleGMNError
+from ..nn import kernels
+from ..zoo.files import write_atomically
+from .recipe import Recipe
+from .run import Run
+
+Watch = Callable[[str, Run], None]
+
+
+def train_all(
+    recipes: Mapping[str, Recipe],
+    out: Path,
+    *,
+    lanes: int | None = None,
+    threads: int | None = None,
+    watch: Watch | None = None,
+    pause: float = 0.2,
+) -> None:
+    """Train several recipes; what is finished already is left as it is, what was begun goes on.
+
+    Arguments:
+        recipes: By name.
+        out: Each run goes to `out / name`, its recipe to `out / name.toml`, what it says to `out / name.log`.
+        lanes: How many at the same time; one for each core if omitted.
+        threads: Of each process; the cores shared equally if omitted.
+        watch: Called again and again with the name and directory of each run that goes on, and once after its end.
+        pause: Seconds between two looks.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    # Compiled once here, not by all processes at the same time.
+    kernels.load()
+    cores = torch.get_num_threads()
+    lanes = min(lanes or cores, len(recipes))
+    waiting = [name for name, recipe in recipes.items() if not _done(Run(out / name), recipe)]
+    active: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        while waiting or active:
+            while waiting and len(active) < lanes:
+                name = waiting.pop(0)
+                active[name] = _start(name, recipes[name], out, threads or max(1, cores // lanes))
+            time.sleep(pause)
+            for name, process in list(active.items()):
+                ended = process.poll() is not None
+                if watch is not None:
+                    watch(name, Run(out / name))
+                if ended:
+                    _check(name, active.pop(name).returncode, out / f"{name}.log")
+    finally:
+        for process in active.values():
+            process.terminate()
+            process.wait()
+
+
+def _done(run: Run, recipe: Recipe) -> bool:
+    return run.finished and run.recipe() == recipe
+
+
+def _start(name: str, recipe: Recipe, out: Path, threads: int) -> subprocess.Popen[bytes]:
+    path = out / f"{name}.toml"
+    write_atomically(path, recipe.to_toml().encode())
+    command = [sys.executable, "-m", "scalegmn", "train", str(path), "--out", str(out / name), "--resume"]
+    with (out / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        )
+
+
+def _check(name: str, code: int, log: Path) -> None:
+    if code:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or ["it said nothing"]
+        raise ScaleGMNError(f"{name}: training ended with exit code {code} ({lines[-1]}); {log} has the whole story")
