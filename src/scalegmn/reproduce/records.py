@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import ScaleGMNError
 from ..training.recipe import Recipe
 from ..training.run import Run, strict
 from ..training.state import read_json, write_json
@@ -80,7 +81,14 @@ def write_record(folder: Path, dataset: Dataset, method: Method, seed: int, run:
 
 def read_records(folder: Path) -> list[Record]:
     """All records of a folder, by name."""
-    return [Record(**read_json(path)) for path in sorted(folder.glob("*.*.*.json"))]
+    return [_read(path) for path in sorted(folder.glob("*.*.*.json"))]
+
+
+def _read(path: Path) -> Record:
+    try:
+        return Record(**read_json(path))
+    except TypeError as error:
+        raise ScaleGMNError(f"{path}: not a record of a run ({error}); delete it and run again") from None
 
 
 def matching(records: Sequence[Record], dataset: str, method: str) -> list[Record]:

@@ -75,7 +75,7 @@ def perform(
         watch: As in `train_all`.
         tell: Called with a line about each step.
     """
-    for dataset in dict.fromkeys(job.dataset for job in jobs):
+    for dataset in (DATASETS[name] for name in dict.fromkeys(job.dataset.name for job in jobs)):
         mine = {job.name: job for job in jobs if job.dataset == dataset}
         zoo = open_zoo(dataset.zoo, place)
         if tell is not None:
