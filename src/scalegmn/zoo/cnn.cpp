@@ -32,6 +32,10 @@ void train(const Shape &shape, const Rule &rule, const Data<F> &data, F *paramet
                 labels[i] = data.labels[image];
                 network.load(i, data.images + image * size, [](std::uint8_t v) { return v * F(2.0 / 255) - 1; });
             }
+            // The next images come from anywhere in the memory while these are worked on.
+            const Index next = step * data.batch + start + count;
+            for (Index i = next; i < std::min(next + TILE, data.steps * data.batch); ++i)
+                for (Index j = 0; j < size; j += 64) __builtin_prefetch(data.images + data.chosen[i] * size + j);
             network.forward(count, noise, start);
             network.backward(count, labels, noise, start);
         }

@@ -284,14 +284,15 @@ class Network {
             for (int r = 0; r < tall; ++r) rows[r] = below + y.places[p + r] + column;
             const F *from = delta + p * y.wide, *right = weight + column;
             for (std::size_t k = 0; k < y.taps.size(); k += y.in, right += y.out * y.wide_in) {
+                const Index tap = y.taps[k];
                 V sum[tall][wide];
                 for (int r = 0; r < tall; ++r)
-                    for (int j = 0; j < wide; ++j) sum[r][j] = reinterpret_cast<V *>(rows[r] + y.taps[k])[j];
+                    for (int j = 0; j < wide; ++j) sum[r][j] = reinterpret_cast<V *>(rows[r] + tap)[j];
                 accumulate(sum, y.out, right, y.wide_in, [&](Index o) {
                     return [from, o, &y](int r) { return from[r * y.wide + o]; };
                 });
                 for (int r = 0; r < tall; ++r)
-                    for (int j = 0; j < wide; ++j) reinterpret_cast<V *>(rows[r] + y.taps[k])[j] = sum[r][j];
+                    for (int j = 0; j < wide; ++j) reinterpret_cast<V *>(rows[r] + tap)[j] = sum[r][j];
             }
         });
     }
