@@ -34,9 +34,11 @@ def train(
     """
     import os
 
+    from scalegmn.models.bench import keep_memory
     from scalegmn.training.loop import train as run
     from scalegmn.training.recipe import read_recipe
 
+    keep_memory()
     directory = out or Path("runs") / recipe.stem
     results = run(read_recipe(recipe, changes or ()), directory, resume=resume)
     if os.environ.get("RANK", "0") != "0":
