@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tiny_runs import recipe_for, same, weights
 from scalegmn.errors import ScaleGMNError
 from scalegmn.training.data import Stream
 from scalegmn.training.loop import learning_rate, train
+from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import Training
 from scalegmn.training.run import Run
 from scalegmn.training.state import load_state
@@ -55,6 +57,15 @@ def test_the_best_validation_picks_the_model(digits: Zoo, tmp_path: Path) -> Non
     again = load(tmp_path / "run").evaluate(digits, "val").metrics
     assert again["mse"] == pytest.approx(best["mse"], rel=1e-6)
     assert [line["best"] for line in lines][lines.index(best)]
+
+
+def test_of_equal_accuracies_the_lower_loss_wins(digits: Zoo, tmp_path: Path) -> None:
+    results = train(recipe_for(digits.path, lr=3e-5, epochs=12), tmp_path / "run")
+    lines = Run(tmp_path / "run").metrics()
+    top = max(line["accuracy"] for line in lines)
+    equals = [line for line in lines if line["accuracy"] == top]
+    assert len(equals) > 1
+    assert results["best_step"] == min(equals, key=lambda line: line["loss"])["step"] != equals[0]["step"]
 
 
 def test_the_test_split_has_no_influence(digits: Zoo, tmp_path: Path) -> None:
@@ -108,6 +119,26 @@ def test_patience_ends_training_early(digits: Zoo, tmp_path: Path) -> None:
     assert results["stopped"] == "patience"
     assert len(lines) < 100
     assert [line["best"] for line in lines[-4:]] == [True, False, False, False]
+
+
+def test_processor_time_stands_still_while_the_process_sleeps(digits: Zoo, tmp_path: Path) -> None:
+    began, busy = time.perf_counter(), time.process_time()
+    asleep = 0.0
+
+    class Sleepy(Progress):
+        """Somebody else has the processor for a while."""
+
+        def step(self, step: int, networks: int, fraction: float) -> None:
+            nonlocal asleep
+            if asleep < 1.5:
+                time.sleep(0.3)
+                asleep += 0.3
+
+    recipe = recipe_for(digits.path, epochs=10**6, minutes=0.02, clock="cpu")
+    results = train(recipe, tmp_path / "run", progress=Sleepy("mlp", quiet=True))
+    assert results["stopped"] == "minutes"
+    assert 1.2 <= results["seconds"] <= time.process_time() - busy + 0.1
+    assert time.perf_counter() - began > results["seconds"] + 1.2
 
 
 def test_minutes_end_training(digits: Zoo, tmp_path: Path) -> None:
