@@ -148,42 +148,7 @@ def pool(features: Features, layout: Layout) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
-class _InvariantNFN(InvariantModel):
-    """A trunk, pooling over neurons, an MLP."""
-
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        outputs: int,
-        trunk: NFNTrunk,
-        *,
-        head_width: int,
-        dropout: float,
-        normalisation: Kind,
-    ) -> None:
-        super().__init__(architectures)
-        self.normalise = normaliser(normalisation, self.architectures)
-        self.trunk = trunk
-        pooled = trunk.pooled
-        self.pool = nn.Sequential(BatchNorm(pooled), perceptron([pooled, head_width, head_width], dropout=dropout))
-        self.head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(head_width, outputs))
-
-    def prepare(self, training: Sequence[Networks]) -> None:
-        """Fit the input normalisation."""
-        self.normalise.fit(training)
-
-    def embed_one(self, networks: Networks) -> Tensor:
-        """Invariant embedding (B, head_width)."""
-        embedding: Tensor = self.pool(pool(self.trunk(self.normalise(networks).parameters), self.trunk.layout))
-        return embedding
-
-    def read(self, embedding: Tensor) -> Tensor:
-        """Outputs (B, outputs)."""
-        result: Tensor = self.head(embedding)
-        return result
-
-
-class NFNHNP(_InvariantNFN):
+class NFNHNP(InvariantModel):
     """Blocks that are equivariant to permutations of hidden neurons, pooling over neurons, an MLP.
 
     Zhou et al., Permutation Equivariant Neural Functionals, NeurIPS 2023. Kernel positions of CNNs are channels.
@@ -203,6 +168,9 @@ class NFNHNP(_InvariantNFN):
     torch.Size([5, 10])
     """
 
+    layout = staticmethod(hidden_layout)
+    label = "nfn-hnp"
+
     def __init__(
         self,
         architectures: Sequence[Architecture],
@@ -215,61 +183,69 @@ class NFNHNP(_InvariantNFN):
         frequencies: int = 0,
         normalisation: Kind = "layer",
     ) -> None:
-        layout = hidden_layout(chain(architectures, "nfn-hnp"))
-        trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
-        super().__init__(
-            architectures, outputs, trunk, head_width=head_width, dropout=dropout, normalisation=normalisation
-        )
+        super().__init__(architectures)
+        self.normalise = normaliser(normalisation, self.architectures)
+        layout = self.layout(chain(architectures, self.label))
+        self.trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
+        pooled = self.trunk.pooled
+        self.pool = nn.Sequential(BatchNorm(pooled), perceptron([pooled, head_width, head_width], dropout=dropout))
+        self.head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(head_width, outputs))
+
+    def prepare(self, training: Sequence[Networks]) -> None:
+        """Fit the input normalisation."""
+        self.normalise.fit(training)
+
+    def embed_one(self, networks: Networks) -> Tensor:
+        """Invariant embedding (B, head_width)."""
+        embedding: Tensor = self.pool(pool(self.trunk(self.normalise(networks).parameters), self.trunk.layout))
+        return embedding
+
+    def read(self, embedding: Tensor) -> Tensor:
+        """Outputs (B, outputs)."""
+        result: Tensor = self.head(embedding)
+        return result
 
 
-class NFNNP(_InvariantNFN):
-    """Blocks that are equivariant to permutations of all neurons; an encoding keeps inputs and outputs in order.
-
-    Zhou et al., Permutation Equivariant Neural Functionals, NeurIPS 2023.
-
-    Arguments:
-        architectures, outputs, width, layers, head_width, dropout, frequencies, normalisation: As in `NFNHNP`.
+class NFNNP(NFNHNP):
+    """The same with permutations of all neurons; an encoding keeps inputs and outputs in order.
 
     >>> architecture = Architecture.mlp([2, 8, 8, 1], "tanh")
     >>> NFNNP([architecture], 10)(Networks(architecture, torch.randn(5, architecture.parameters))).shape
     torch.Size([5, 10])
     """
 
+    layout = staticmethod(full_layout)
+    label = "nfn-np"
+
+
+class NFNHNPEditor(Editor):
+    """Edits networks: a trunk, then an equivariant linear map to one change for each parameter.
+
+    Arguments:
+        architectures, width, layers, dropout, frequencies, normalisation: As in `NFNHNP`.
+        gamma, copies: As in `Editor`.
+    """
+
+    layout = staticmethod(hidden_layout)
+    label = "nfn-hnp"
+
     def __init__(
         self,
         architectures: Sequence[Architecture],
-        outputs: int,
         *,
         width: int = 64,
         layers: int = 3,
-        head_width: int = 256,
         dropout: float = 0.0,
         frequencies: int = 0,
         normalisation: Kind = "layer",
-    ) -> None:
-        layout = full_layout(chain(architectures, "nfn-np"))
-        trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
-        super().__init__(
-            architectures, outputs, trunk, head_width=head_width, dropout=dropout, normalisation=normalisation
-        )
-
-
-class _NFNEditor(Editor):
-    """A trunk, then an equivariant linear map to one change for each parameter."""
-
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        trunk: NFNTrunk,
-        *,
-        normalisation: Kind,
-        gamma: float,
-        copies: int,
+        gamma: float = 0.01,
+        copies: int = 1,
     ) -> None:
         super().__init__(architectures, gamma=gamma, copies=copies)
         self.normalise = normaliser(normalisation, self.architectures)
-        self.trunk = trunk
-        self.last = EquivariantLinear(trunk.outputs, trunk.layout.channels(copies))
+        layout = self.layout(chain(architectures, self.label))
+        self.trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
+        self.last = EquivariantLinear(self.trunk.outputs, layout.channels(copies))
 
     def prepare(self, training: Sequence[Networks]) -> None:
         """Fit the input normalisation."""
@@ -281,54 +257,11 @@ class _NFNEditor(Editor):
         return self.trunk.layout.unfold(x, self.copies).transpose(1, 2)
 
 
-class NFNHNPEditor(_NFNEditor):
-    """Edits networks with layers that are equivariant to permutations of hidden neurons.
+class NFNNPEditor(NFNHNPEditor):
+    """The same with permutations of all neurons, inputs and outputs encoded."""
 
-    Arguments:
-        architectures, width, layers, dropout, frequencies, normalisation: As in `NFNHNP`.
-        gamma, copies: As in `Editor`.
-    """
-
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        *,
-        width: int = 64,
-        layers: int = 3,
-        dropout: float = 0.0,
-        frequencies: int = 0,
-        normalisation: Kind = "layer",
-        gamma: float = 0.01,
-        copies: int = 1,
-    ) -> None:
-        layout = hidden_layout(chain(architectures, "nfn-hnp"))
-        trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
-        super().__init__(architectures, trunk, normalisation=normalisation, gamma=gamma, copies=copies)
-
-
-class NFNNPEditor(_NFNEditor):
-    """Edits networks with layers that are equivariant to permutations of all neurons, inputs and outputs encoded.
-
-    Arguments:
-        architectures, width, layers, dropout, frequencies, normalisation: As in `NFNHNP`.
-        gamma, copies: As in `Editor`.
-    """
-
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        *,
-        width: int = 64,
-        layers: int = 3,
-        dropout: float = 0.0,
-        frequencies: int = 0,
-        normalisation: Kind = "layer",
-        gamma: float = 0.01,
-        copies: int = 1,
-    ) -> None:
-        layout = full_layout(chain(architectures, "nfn-np"))
-        trunk = NFNTrunk(layout, width=width, layers=layers, dropout=dropout, frequencies=frequencies)
-        super().__init__(architectures, trunk, normalisation=normalisation, gamma=gamma, copies=copies)
+    layout = staticmethod(full_layout)
+    label = "nfn-np"
 
 
 for _name, _title, _invariant, _editor in (
