@@ -218,4 +218,19 @@ def test_skip_connections_add_what_both_have() -> None:
     total = old.plus(new)
     assert flat(total).keys() == {("x", 1), ("e", 0)}
     torch.testing.assert_close(total.x[1], 2 * old.x[1])
-    torch.testing.assert_close(dense(total.e[0]), 2 * dense(old.e[0]))
+    torch.testing.assert_close(dense(total.e[0]), dense(old.e[0]))
+
+
+@pytest.mark.parametrize("edges", [True, False])
+def test_edge_updates_add_the_old_state_where_there_are_skip_connections(edges: bool) -> None:
+    a = SUBJECTS["tanh"]
+    old, symmetry = random_states(a), Symmetry.full(a)
+    found = []
+    for skip in (False, True):
+        torch.manual_seed(0)
+        style = Style(vertex_groups([symmetry]), edge_groups([symmetry]), H, skip=skip)
+        layer = ForwardLayer(style, edges=edges).double()
+        found.append(layer(symmetry, old, {("e", 0), ("e", 1)}, []).e)
+    for c in (0, 1):
+        expected = dense(old.e[c]) + dense(found[0][c])
+        torch.testing.assert_close(dense(found[1][c]), expected, rtol=1e-12, atol=1e-12)

@@ -258,7 +258,8 @@ def test_depth_is_a_composition() -> None:
     net = scramble(ScaleEquivariant([Sign], 5, 4, contexts=[2], depth=2).double())
     x, p = normal(9, 5, seed=0), normal(9, 2, seed=1)
     first = net.gamma[0](x) * net.invariant[0](Sign, [x], [p])
-    assert torch.equal(net(Sign, x, [p]), net.gamma[1](first) * net.invariant[1](Sign, [first], [p]))
+    second = net.gamma[1](first) * net.invariant[1](Sign, [first], [p])
+    torch.testing.assert_close(net(Sign, x, [p]), second, rtol=1e-12, atol=1e-12)
 
 
 # -- rescale equivariant nets --------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ class MessagePassing(nn.Module):
             sign=sign,
             aggregate=aggregate,
             dropout=dropout,
+            skip=skip,
         )
         self.positions = Positions(architectures, width)
         self.probes = Probes(architectures, probes, image=tuple(probe_image)) if probes else None

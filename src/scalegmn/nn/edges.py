@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import fused
-from .scale import ScaleInvariant, inverse_norm
+from .scale import ScaleInvariant
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,6 @@ class Factored:
     def dense(self) -> Tensor:
         """The same as a tensor (B, n_t, n_s, h)."""
         return self.w.unsqueeze(-1) * self.v.unsqueeze(-3)
-
-    def inverse_norm(self) -> Tensor:
-        """1 / |e| (B, n_t, n_s), and 0 for e = 0."""
-        zero = self.w.abs() < torch.finfo(self.w.dtype).tiny
-        inverse = torch.where(zero, 0, 1 / self.w.abs().masked_fill(zero, 1))
-        inverse = inverse * inverse_norm(self.v).squeeze(-1).unsqueeze(-2)
-        # Where the product of two small factors has no finite inverse, e itself is 0 or subnormal.
-        return inverse.masked_fill(inverse.isinf(), 0)
 
 
 Edge = Tensor | Factored
@@ -76,46 +68,52 @@ def scale_equivariant(
     gamma: Tensor,
     invariant: ScaleInvariant,
     x: Edge,
-    inverse: Tensor | None,
     contexts: Sequence[Tensor],
     *,
+    edge: Tensor | None = None,
+    vertex: Tensor | None = None,
+    by_target: bool = False,
     outer: tuple[Tensor, Tensor] | None = None,
     reduce: fused.Reduce = None,
+    residual: bool = False,
 ) -> Tensor:
-    r"""\((\Gamma x + x_t d_s) \odot \rho(\tilde x, p)\) on every edge, or its sum over sources or targets.
+    r"""\((\Gamma m + x_t d_s) \odot \rho(\tilde m, p)\) on every edge, or its sum over sources or targets.
 
     Arguments:
         gamma: The matrix Gamma.
         invariant: The net rho of the edges' group.
-        x: Vectors on the edges.
-        inverse: 1 / |x| (B, n_t, n_s) if the group has scales.
+        x: Vectors on the edges; m is x itself, or vertex * (edge x).
         contexts: Contexts p along the edges.
+        edge, vertex: A matrix (h, k) and states (B, n, h) of the sources, or of the targets if `by_target`.
+        by_target: See above.
         outer: Linear maps of x_t (B, n_t, h) and d_s (B, n_s, h).
         reduce: Sum the result to targets or to sources.
+        residual: Add x to the result.
     """
-    edges = shape(x)
-    linear = [f(c) for f, c in zip(invariant.contexts, contexts, strict=True)]
-    target, source = along_ends(linear, edges)
-    options = invariant.gate_options()
-    u, w = (x.v.expand(edges[0], edges[2], -1).contiguous(), x.w.contiguous()) if isinstance(x, Factored) else (x, None)
-    result: Tensor = fused.scale_equivariant(
-        u if w is not None else u.contiguous(),
-        w,
-        torch.cat([gamma, invariant.first_weight]),
-        invariant.offset,
-        target,
-        source,
-        None if inverse is None else inverse.contiguous(),
-        invariant.norm.weight,
-        invariant.norm.bias,
-        invariant.last.weight,
-        invariant.last.bias,
-        None if outer is None else outer[0].contiguous(),
-        None if outer is None else outer[1].contiguous(),
-        options,
-        reduce,
+    target, source = along_ends(invariant.along(contexts), shape(x))
+    vectors, scalar = (x.v, x.w) if isinstance(x, Factored) else (x, None)
+    if scalar is not None:
+        # Maps and states of the sources act on the vectors alone.
+        if edge is not None:
+            vectors, edge = F.linear(vectors, edge), None
+        if vertex is not None and not by_target:
+            vectors, vertex = vertex * vectors, None
+        if vertex is None:
+            vectors = vectors.expand(scalar.shape[0], scalar.shape[2], -1)
+        else:
+            vectors, scalar = Factored(scalar, vectors).dense(), None
+    rows = fused.Rows(
+        vectors,
+        scalar,
+        edge=edge,
+        vertex=vertex,
+        by_target=by_target,
+        target=target,
+        source=source,
+        canonical=invariant.group.scales,
+        outer=outer,
     )
-    return result
+    return fused.net(gamma, invariant.gate(), rows, reduce=reduce, residual=residual)
 
 
 def along_ends(contexts: Sequence[Tensor], edges: tuple[int, int, int]) -> tuple[Tensor | None, Tensor | None]:

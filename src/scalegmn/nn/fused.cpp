@@ -1,496 +1,259 @@
-// Elementwise work of scale equivariant message passing, fused so that every edge is read and written once.
-//
-// An edge block has B networks, T targets, S sources and h channels: row (b, t, s) is a contiguous vector of h numbers.
-// Threads share out networks, so that sums over the rows of one network need no locks.
+// Gradients of the net in net.h, and the functions that Python calls.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include "net.h"
 
 namespace {
 
-using Index = std::int64_t;
+template <typename F>
+struct Gradients {
+    const F *out;
+    F *x, *more;  // set, or with scalar x is added to
+    F *vertex, *target, *source, *outer_target, *outer_source;  // added to
+    F *edge, *gamma, *first, *last, *offset, *weight, *bias, *last_bias;  // added to
+};
 
-inline double exponential(double x) { return std::exp(x); }
+// Sums over rows, in the order of their gradients; every thread has its own.
+template <typename F>
+struct Sums {
+    static constexpr int count = 8;
+    Index sizes[count];
+    Array<F> data;
+    F *edge, *gamma, *first, *last, *offset, *weight, *bias, *last_bias;
 
-// exp for |x| < 87: 2^n times a polynomial on [-ln2/2, ln2/2]; plain arithmetic, so compilers vectorise it.
-inline float exponential(float x) {
-    x = std::min(std::max(x, -87.0f), 88.0f);
-    const float magic = 12582912.0f;
-    const float n = (x * 1.44269504088896f + magic) - magic;
-    float r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    const std::int32_t bits = (static_cast<std::int32_t>(n) + 127) << 23;
-    float scale;
-    std::memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
-}
+    explicit Sums(const Net<F> &n)
+        : sizes{n.edge ? n.middle * n.inputs : 0, n.linear() * n.middle, n.hidden * n.middle, n.outputs * n.hidden,
+                n.hidden, n.hidden, n.hidden, n.outputs} {
+        Index total = 0;
+        for (Index size : sizes) total += size;
+        data.assign(total, F(0));
+        F *at = data.data();
+        F **parts[] = {&edge, &gamma, &first, &last, &offset, &weight, &bias, &last_bias};
+        for (int i = 0; i < count; at += sizes[i++]) *parts[i] = at;
+    }
 
-inline std::uint32_t mix(std::uint32_t v) {
-    v ^= v >> 16;
-    v *= 0x85ebca6bu;
-    v ^= v >> 13;
-    v *= 0xc2b2ae35u;
-    return v ^ (v >> 16);
-}
-
-struct Block {
-    Index B, T, S, h;
-    int threads;
+    void add_to(const Gradients<F> &d) const {
+        F *parts[] = {d.edge, d.gamma, d.first, d.last, d.offset, d.weight, d.bias, d.last_bias};
+        const F *from = data.data();
+        for (int i = 0; i < count; from += sizes[i++])
+            for (Index j = 0; j < sizes[i]; ++j) parts[i][j] += from[j];
+    }
 };
 
 template <typename F>
-struct Gate {
-    const F *z;      // rows of A x, stride ldz
-    Index ldz;
-    const F *offset;  // (h)
-    const F *target;  // (B, T, h) or null
-    const F *source;  // (B, S, h) or null
-    const F *inverse; // (B, T, S) 1 / ||x||, or null
-    const F *weight, *bias;  // LayerNorm (h)
-    F eps;
-    int symmetric;
-    F drop;
-    std::uint32_t seed;
-};
+class BackwardWorker : Worker<F> {
+    using Base = Worker<F>;
+    using Base::e, Base::lanes, Base::m, Base::n, Base::tile, Base::to, Base::x, Base::z;
 
-// What both signs of one row share: centred p and z, their second moments, and 1/std of p + k z and of p - k z.
-template <typename F>
-struct Row {
-    F *p, *z;  // centred
-    F plus, minus;
-};
+  public:
+    Sums<F> sums;
 
-template <int H, typename F>
-inline F centre(const F *x, Index channels, F *out) {
-    const Index h = H ? H : channels;
-    F mean = 0;
-#pragma omp simd reduction(+ : mean)
-    for (Index i = 0; i < h; ++i) mean += x[i];
-    mean /= h;
-    F square = 0;
-#pragma omp simd reduction(+ : square)
-    for (Index i = 0; i < h; ++i) {
-        out[i] = x[i] - mean;
-        square += out[i] * out[i];
-    }
-    return square;
-}
+    BackwardWorker(const Net<F> &net, Shared<F> &all, const Gradients<F> &gradients, Index rows)
+        : Base(net, all, rows), sums(net), shared(all), d(gradients), ds_(rows * net.hidden),
+          other_(rows * net.hidden), drho_(rows * net.outputs), dz_(rows * net.width()), dm_(rows * net.middle) {}
 
-// `square` is |p|^2 of the centred p, which is already in row.p; z is centred and multiplied by k.
-template <int H, typename F>
-inline void statistics(const F *z, F k, F square, F eps, Index channels, Row<F> &row) {
-    const Index h = H ? H : channels;
-    F mean = 0;
-#pragma omp simd reduction(+ : mean)
-    for (Index i = 0; i < h; ++i) mean += z[i];
-    mean /= h;
-    F own = 0, both = 0;
-    const F *p = row.p;
-    F *c = row.z;
-#pragma omp simd reduction(+ : own, both)
-    for (Index i = 0; i < h; ++i) {
-        c[i] = k * (z[i] - mean);
-        own += c[i] * c[i];
-        both += c[i] * p[i];
-    }
-    row.plus = 1 / std::sqrt(std::max(own + square + 2 * both, F(0)) / h + eps);
-    row.minus = 1 / std::sqrt(std::max(own + square - 2 * both, F(0)) / h + eps);
-}
-
-template <int H, typename F>
-inline void context(const Gate<F> &g, Index channels, Index bt, Index bs, F *p) {
-    const Index h = H ? H : channels;
-#pragma omp simd
-    for (Index i = 0; i < h; ++i) p[i] = g.offset[i];
-    if (g.target) {
-        const F *t = g.target + bt * h;
-#pragma omp simd
-        for (Index i = 0; i < h; ++i) p[i] += t[i];
-    }
-    if (g.source) {
-        const F *s = g.source + bs * h;
-#pragma omp simd
-        for (Index i = 0; i < h; ++i) p[i] += s[i];
-    }
-}
-
-template <typename F>
-inline void mask(const Gate<F> &g, Index row, Index h, F *s) {
-    const F scale = 1 / (1 - g.drop);
-    const std::uint32_t threshold = static_cast<std::uint32_t>(static_cast<double>(g.drop) * 4294967295.0);
-    const std::uint32_t base = mix(static_cast<std::uint32_t>(row) ^ g.seed) ^ static_cast<std::uint32_t>(row >> 32);
-#pragma omp simd
-    for (Index i = 0; i < h; ++i) {
-        const std::uint32_t v = mix(base + static_cast<std::uint32_t>(i) * 0x9e3779b9u);
-        s[i] *= v >= threshold ? scale : F(0);
-    }
-}
-
-// Centred context of a row; recomputed only where the context differs between rows.
-template <int H, typename F>
-struct Centred {
-    const Gate<F> &g;
-    const Block &k;
-    F *raw, *p;
-    F square;
-    bool varies;
-
-    Centred(const Gate<F> &gate, const Block &block, F *raw_, F *p_)
-        : g(gate), k(block), raw(raw_), p(p_), varies(gate.target || gate.source) {
-        square = centre<H>(g.offset, k.h, p);
+    void backward(Index start, Index rows) {
+        Base::begin(start, rows, true);
+        F *s = Base::s_.data(), *drho = drho_.data(), *ds = ds_.data();
+        split();
+        product(rows, n.hidden, n.outputs, drho, n.outputs, Index(1), to.last_back.matrix(), ds, n.hidden);
+        const GateGradients<F> gate_sums{sums.offset, d.target, d.source, sums.weight, sums.bias, d.more, other_.data()};
+        gate_backward(to.gate, tile, Base::gate_rows, ds, s, dz_.data() + n.linear(), n.width(), Base::along, gate_sums);
+        product(n.outputs, n.hidden, rows, drho, Index(1), n.outputs, rows_of(s, n.hidden), sums.last, n.hidden, true);
+        if (n.gamma) to_linear();
+        n.scalar ? to_factors() : to_rows();
+        if (n.outer_target) to_outer();
     }
 
-    void at(Index bt, Index bs) {
-        if (!varies) return;
-        context<H>(g, k.h, bt, bs, raw);
-        square = centre<H>(raw, k.h, p);
+    // What is left when all rows of networks [begin, end) are done: LayerNorm's centring, and the factored rows.
+    void finish(Index begin, Index end) {
+        const Index h = n.hidden, count = end - begin;
+        if (d.target) {
+            const F *from = d.target + begin * n.T * h;
+            for (Index r = 0; r < count * n.T; ++r)
+                for (Index i = 0; i < h; ++i) sums.offset[i] += from[r * h + i];
+        }
+        const auto centre = [&](F *x, Index rows) {
+            if (x) centre_rows(x + begin * rows * h, x + begin * rows * h, count * rows, h, n.channels);
+        };
+        centre(d.target, n.T);
+        centre(d.source, n.S);
+        centre(d.more, n.T * n.S);
+        if (!n.scalar) return;
+        const Index at = begin * n.S, rows = count * n.S, width = n.width(), k = n.inputs;
+        const F *da = shared.da.data() + at * width;
+        if (d.x) product(rows, k, width, da, width, Index(1), to.stack_back.matrix(), d.x + at * k, k, true);
+        product(width, k, rows, da, Index(1), width, rows_of(n.x + at * k, k), sums.gamma, k, true);
     }
-};
 
-template <int H, typename F>
-void gate_forward_of(const Gate<F> &g, const Block &k, F *out) {
-    const Index h = H ? H : k.h;
-#pragma omp parallel num_threads(k.threads)
-    {
-        std::vector<F> space(3 * k.h);
-        Row<F> row{space.data(), space.data() + k.h, 0, 0};
-        Centred<H, F> centred(g, k, space.data() + 2 * k.h, row.p);
-        const F *w = g.weight, *c = g.bias, *p = row.p, *zc = row.z;
-#pragma omp for schedule(static)
-        for (Index b = 0; b < k.B; ++b)
-            for (Index t = 0; t < k.T; ++t)
-                for (Index s = 0; s < k.S; ++s) {
-                    const Index at = (b * k.T + t) * k.S + s;
-                    F *o = out + at * k.h;
-                    centred.at(b * k.T + t, b * k.S + s);
-                    statistics<H>(g.z + at * g.ldz, g.inverse ? g.inverse[at] : F(1), centred.square, g.eps, k.h, row);
-                    const F plus = row.plus, minus = row.minus;
-                    if (g.symmetric) {
-#pragma omp simd
-                        for (Index i = 0; i < h; ++i) {
-                            const F a = w[i] * (plus * (p[i] + zc[i])) + c[i];
-                            const F b2 = w[i] * (minus * (p[i] - zc[i])) + c[i];
-                            const F ea = 1 + exponential(-a), eb = 1 + exponential(-b2);
-                            o[i] = (a * eb + b2 * ea) / (ea * eb);
-                        }
-                    } else {
-#pragma omp simd
-                        for (Index i = 0; i < h; ++i) {
-                            const F a = w[i] * (plus * (p[i] + zc[i])) + c[i];
-                            o[i] = a / (1 + exponential(-a));
-                        }
-                    }
-                    if (g.drop > 0) mask(g, at, k.h, o);
-                }
-    }
-}
-
-// One sign: n = rstd (p + sign z), its silu's gradient times LayerNorm's weight into dn, and the two means of LayerNorm.
-template <int H, typename F>
-inline void normal_gradient(const Gate<F> &g, const Row<F> &row, F sign, F rstd, const F *ds, Index channels, F *n,
-                            F *dn, F *sum_w, F *sum_b, F &mean, F &dot) {
-    const Index h = H ? H : channels;
-    const F *w = g.weight, *c = g.bias, *p = row.p, *z = row.z;
-    F m = 0, q = 0;
-#pragma omp simd reduction(+ : m, q)
-    for (Index i = 0; i < h; ++i) {
-        const F u = rstd * (p[i] + sign * z[i]);
-        const F a = w[i] * u + c[i];
-        const F sigma = 1 / (1 + exponential(-a));
-        const F da = ds[i] * sigma * (1 + a * (1 - sigma));
-        n[i] = u;
-        sum_w[i] += da * u;
-        sum_b[i] += da;
-        dn[i] = da * w[i];
-        m += dn[i];
-        q += dn[i] * u;
-    }
-    mean = m / h;
-    dot = q / h;
-}
-
-// Gradients: dz with stride ldd, dtarget, dsource, dinverse where not null, and sums for offset, weight, bias.
-template <int H, typename F>
-void gate_backward_of(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, F *dtarget, F *dsource,
-                      F *dinverse, F *doffset, F *dweight, F *dbias) {
-    const Index h = H ? H : k.h;
-#pragma omp parallel num_threads(k.threads)
-    {
-        std::vector<F> space(9 * k.h), sums(3 * k.h, F(0));
-        F *base = space.data();
-        Row<F> row{base, base + k.h, 0, 0};
-        F *n = base + 3 * k.h, *dn = n + k.h, *n2 = dn + k.h, *dn2 = n2 + k.h, *dp = dn2 + k.h, *masked = dp + k.h;
-        Centred<H, F> centred(g, k, base + 2 * k.h, row.p);
-        F *sum_p = sums.data(), *sum_w = sum_p + k.h, *sum_b = sum_w + k.h;
-#pragma omp for schedule(static)
-        for (Index b = 0; b < k.B; ++b)
-            for (Index t = 0; t < k.T; ++t)
-                for (Index s = 0; s < k.S; ++s) {
-                    const Index at = (b * k.T + t) * k.S + s;
-                    const F *z = g.z + at * g.ldz, *ds = grad + at * k.h;
-                    F *d = dz + at * ldd;
-                    const F r = g.inverse ? g.inverse[at] : F(1);
-                    if (g.drop > 0) {
-                        std::memcpy(masked, ds, k.h * sizeof(F));
-                        mask(g, at, k.h, masked);
-                        ds = masked;
-                    }
-                    centred.at(b * k.T + t, b * k.S + s);
-                    statistics<H>(z, r, centred.square, g.eps, k.h, row);
-                    F mean, dot, mean2 = 0, dot2 = 0, along = 0;
-                    normal_gradient<H>(g, row, F(1), row.plus, ds, k.h, n, dn, sum_w, sum_b, mean, dot);
-                    const F plus = row.plus, minus = row.minus;
-                    if (g.symmetric) {
-                        normal_gradient<H>(g, row, F(-1), minus, ds, k.h, n2, dn2, sum_w, sum_b, mean2, dot2);
-#pragma omp simd reduction(+ : along)
-                        for (Index i = 0; i < h; ++i) {
-                            const F du = plus * (dn[i] - mean - n[i] * dot);
-                            const F dv = minus * (dn2[i] - mean2 - n2[i] * dot2);
-                            dp[i] = du + dv;
-                            d[i] = r * (du - dv);
-                            along += (du - dv) * z[i];
-                        }
-                    } else {
-#pragma omp simd reduction(+ : along)
-                        for (Index i = 0; i < h; ++i) {
-                            const F du = plus * (dn[i] - mean - n[i] * dot);
-                            dp[i] = du;
-                            d[i] = r * du;
-                            along += du * z[i];
-                        }
-                    }
-                    if (dinverse) dinverse[at] = along;
-#pragma omp simd
-                    for (Index i = 0; i < h; ++i) sum_p[i] += dp[i];
-                    if (dtarget) {
-                        F *q = dtarget + (b * k.T + t) * k.h;
-#pragma omp simd
-                        for (Index i = 0; i < h; ++i) q[i] += dp[i];
-                    }
-                    if (dsource) {
-                        F *q = dsource + (b * k.S + s) * k.h;
-#pragma omp simd
-                        for (Index i = 0; i < h; ++i) q[i] += dp[i];
-                    }
-                }
-#pragma omp critical
-        for (Index i = 0; i < h; ++i) {
-            doffset[i] += sum_p[i];
-            dweight[i] += sum_w[i];
-            dbias[i] += sum_b[i];
+  private:
+    // drho = out * g.
+    void split() {
+        const Index outputs = n.outputs, width = n.width();
+        const bool linear = n.gamma;
+        F *sum = sums.last_bias;
+        for (Index r = 0; r < tile.rows; ++r) {
+            const F *o = d.out + Base::receiver(r) * outputs, *g = z + r * width;
+            F *q = drho_.data() + r * outputs;
+            for (Index i = 0; i < outputs; i += lanes) {
+                const Vec<F> v = linear ? load(o + i) * load(g + i) : load(o + i);
+                store(q + i, v);
+                store(sum + i, load(sum + i) + v);
+            }
         }
     }
-}
 
-// Common widths are known to the compiler, which then keeps a row in registers.
-#define BY_WIDTH(call)                         \
-    switch (k.h) {                             \
-        case 32: return call(32);              \
-        case 64: return call(64);              \
-        case 128: return call(128);            \
-        default: return call(0);               \
+    // dg = out * (rho + bias).
+    void to_linear() {
+        const Index outputs = n.outputs, width = n.width();
+        F *rho = n.saved_rho ? n.saved_rho + tile.start * outputs : Base::rho_.data();
+        if (!n.saved_rho) {
+            product(tile.rows, outputs, n.hidden, Base::s_.data(), n.hidden, Index(1), to.last.matrix(), rho, outputs);
+        }
+        const F *bias = n.last_bias;
+        for (Index r = 0; r < tile.rows; ++r) {
+            const F *o = d.out + Base::receiver(r) * outputs, *q = rho + r * outputs;
+            F *g = dz_.data() + r * width;
+            for (Index i = 0; i < outputs; i += lanes) store(g + i, load(o + i) * (load(q + i) + load(bias + i)));
+        }
     }
 
-template <typename F>
-void gate_forward(const Gate<F> &g, const Block &k, F *out) {
-#define CALL(H) gate_forward_of<H>(g, k, out)
-    BY_WIDTH(CALL)
-#undef CALL
-}
-
-template <typename F>
-void gate_backward(const Gate<F> &g, const Block &k, F *grad, F *dz, Index ldd, F *dt, F *ds, F *di, F *doff, F *dw,
-                   F *db) {
-#define CALL(H) gate_backward_of<H>(g, k, grad, dz, ldd, dt, ds, di, doff, dw, db)
-    BY_WIDTH(CALL)
-#undef CALL
-}
-
-// Row of a vertex tensor that belongs to an edge: by source or by target.
-inline Index vertex(const Block &k, int by_target, Index b, Index t, Index s) {
-    return by_target ? b * k.T + t : b * k.S + s;
-}
-
-// m = y * e, and 1 / ||m|| (0 for m = 0) if inverse is not null.
-template <typename F>
-void hadamard_forward(const F *y, const F *e, int by_target, const Block &k, F *m, F *inverse) {
-#pragma omp parallel for schedule(static) num_threads(k.threads)
-    for (Index b = 0; b < k.B; ++b)
-        for (Index t = 0; t < k.T; ++t)
-            for (Index s = 0; s < k.S; ++s) {
-                const Index row = (b * k.T + t) * k.S + s;
-                const F *v = y + vertex(k, by_target, b, t, s) * k.h, *x = e + row * k.h;
-                F *o = m + row * k.h;
-                F largest = 0;
-#pragma omp simd reduction(max : largest)
-                for (Index i = 0; i < k.h; ++i) {
-                    o[i] = v[i] * x[i];
-                    largest = std::max(largest, std::abs(o[i]));
-                }
-                if (!inverse) continue;
-                F square = 0;
-                const F unit = largest > 0 ? 1 / largest : F(0);
-                if (std::isfinite(unit)) {
-#pragma omp simd reduction(+ : square)
-                    for (Index i = 0; i < k.h; ++i) square += (o[i] * unit) * (o[i] * unit);
-                }
-                inverse[row] = square > 0 ? unit / std::sqrt(square) : F(0);
+    void to_rows() {
+        const Index rows = tile.rows, width = n.width(), middle = n.middle;
+        F *dz = dz_.data(), *dx = d.x ? d.x + tile.start * n.inputs : nullptr, *dm = n.vertex || !dx ? dm_.data() : dx;
+        product(width, middle, rows, dz, Index(1), width, rows_of(m, middle), sums.gamma, middle, true);
+        if (!dx && !n.vertex) return;
+        product(rows, middle, width, dz, width, Index(1), to.stack_back.matrix(), dm, middle);
+        if (n.canonical) through_norm(dm);
+        if (n.vertex) {
+            F *de = n.edge || !dx ? dm : dx;
+            to_vertices(dm, de);
+            if (n.edge) {
+                product(middle, n.inputs, rows, de, Index(1), middle, rows_of(x, n.inputs), sums.edge, n.inputs, true);
+                if (dx) product(rows, n.inputs, middle, de, middle, Index(1), to.edge_back.matrix(), dx, n.inputs);
             }
-}
-
-// grad is overwritten with the gradient at m; then de = grad * y and dy = sum of grad * e.
-template <typename F>
-void hadamard_backward(const F *y, const F *e, const F *m, const F *inverse, const F *dinverse, int by_target,
-                       const Block &k, const F *grad, F *de, F *dy) {
-#pragma omp parallel num_threads(k.threads)
-    {
-        std::vector<F> space(k.h);
-        F *dm = space.data();
-#pragma omp for schedule(static)
-        for (Index b = 0; b < k.B; ++b)
-            for (Index t = 0; t < k.T; ++t)
-                for (Index s = 0; s < k.S; ++s) {
-                    const Index row = (b * k.T + t) * k.S + s, at = vertex(k, by_target, b, t, s);
-                    const F *v = y + at * k.h, *x = e + row * k.h, *g = grad + row * k.h;
-                    F *o = de + row * k.h, *q = dy + at * k.h;
-                    F factor = 0;
-                    if (inverse) factor = dinverse[row] * inverse[row];
-                    if (factor != 0) {
-                        const F r = inverse[row];
-                        const F *u = m + row * k.h;
-#pragma omp simd
-                        for (Index i = 0; i < k.h; ++i) dm[i] = g[i] - (factor * (u[i] * r)) * r;
-                    } else {
-                        std::memcpy(dm, g, k.h * sizeof(F));
-                    }
-#pragma omp simd
-                    for (Index i = 0; i < k.h; ++i) {
-                        q[i] += dm[i] * x[i];
-                        o[i] = dm[i] * v[i];
-                    }
-                }
+        }
+        if (!n.residual || !dx) return;
+        const F *out = d.out + tile.start * n.outputs;
+        for (Index i = 0; i < rows * n.outputs; i += lanes) store(dx + i, load(dx + i) + load(out + i));
     }
-}
 
-// out += g * (rho + bias), summed over sources (or targets); g has stride ldg. With S = 1 it is set instead of added to.
-template <typename F>
-void contract_forward(const F *g, Index ldg, const F *rho, const F *bias, int to_target, const Block &k, F *out) {
-#pragma omp parallel for schedule(static) num_threads(k.threads)
-    for (Index b = 0; b < k.B; ++b)
-        for (Index t = 0; t < k.T; ++t)
-            for (Index s = 0; s < k.S; ++s) {
-                const Index row = (b * k.T + t) * k.S + s;
-                const F *x = g + row * ldg, *r = rho + row * k.h;
-                F *o = out + vertex(k, to_target, b, t, s) * k.h;
-                if (k.S == 1) {
-#pragma omp simd
-                    for (Index i = 0; i < k.h; ++i) o[i] = x[i] * (r[i] + bias[i]);
-                } else {
-#pragma omp simd
-                    for (Index i = 0; i < k.h; ++i) o[i] += x[i] * (r[i] + bias[i]);
-                }
+    // m = vertex * e.
+    void to_vertices(const F *dm, F *de) {
+        const Index middle = n.middle;
+        for (Index r = 0; r < tile.rows; ++r) {
+            const Index at = Base::sender(r) * middle;
+            const F *y = n.vertex + at, *v = e + r * middle, *g = dm + r * middle;
+            F *dy = d.vertex + at, *o = de + r * middle;
+            for (Index i = 0; i < middle; i += lanes) {
+                const Vec<F> q = load(g + i);
+                store(dy + i, load(dy + i) + q * load(v + i));
+                store(o + i, q * load(y + i));
             }
-}
-
-// dg = grad * rho with stride ldd, drho = grad * g, and sum gathers drho over all rows.
-template <typename F>
-void contract_backward(const F *grad, const F *g, Index ldg, const F *rho, const F *bias, int to_target,
-                       const Block &k, F *dg, Index ldd, F *drho, F *sum) {
-#pragma omp parallel num_threads(k.threads)
-    {
-        std::vector<F> space(k.h, F(0));
-        F *own = space.data();
-#pragma omp for schedule(static)
-        for (Index b = 0; b < k.B; ++b)
-            for (Index t = 0; t < k.T; ++t)
-                for (Index s = 0; s < k.S; ++s) {
-                    const Index row = (b * k.T + t) * k.S + s;
-                    const F *x = g + row * ldg, *r = rho + row * k.h;
-                    const F *o = grad + vertex(k, to_target, b, t, s) * k.h;
-                    F *d = dg + row * ldd, *q = drho + row * k.h;
-#pragma omp simd
-                    for (Index i = 0; i < k.h; ++i) {
-                        d[i] = o[i] * (r[i] + bias[i]);
-                        const F v = o[i] * x[i];
-                        q[i] = v;
-                        own[i] += v;
-                    }
-                }
-#pragma omp critical
-        for (Index i = 0; i < k.h; ++i) sum[i] += own[i];
+        }
     }
+
+    // The factor k = 1 / |m| depends on m: dk/dm = -k^3 m.
+    void through_norm(F *dm) {
+        for (Index r = 0; r < tile.rows; ++r) {
+            const F k = Base::factor[r], slope = Base::along[r] * k;
+            if (slope == 0) continue;
+            for (Index i = 0; i < n.middle; ++i) dm[r * n.middle + i] -= (slope * (m[r * n.middle + i] * k)) * k;
+        }
+    }
+
+    void to_factors() {
+        const Index width = n.width(), inputs = n.inputs;
+        for (Index r = 0; r < tile.rows; ++r) {
+            const Index source = tile.source[r];
+            const F w = n.scalar[tile.start + r], *g = dz_.data() + r * width;
+            F *o = shared.da.data() + source * width;
+            for (Index i = 0; i < width; i += lanes) store(o + i, load(o + i) + load(g + i) * w);
+            if (!d.x) continue;
+            F *dx = d.x + source * inputs;
+            if (n.residual) {
+                const F *out = d.out + (tile.start + r) * inputs;
+                for (Index i = 0; i < inputs; i += lanes) store(dx + i, load(dx + i) + load(out + i) * w);
+            }
+            const F k = Base::factor[r], slope = Base::along[r] * k;
+            if (!n.canonical || slope == 0) continue;
+            const F *v = n.x + source * inputs;
+            for (Index i = 0; i < inputs; ++i) dx[i] -= slope * (v[i] * w * k) * (w * k);
+        }
+    }
+
+    void to_outer() {
+        for (Index r = 0; r < tile.rows; ++r) {
+            const Index t = tile.target[r] * n.outputs, s = tile.source[r] * n.outputs;
+            const F *g = dz_.data() + r * n.width();
+            for (Index i = 0; i < n.outputs; i += lanes) {
+                const Vec<F> v = load(g + i);
+                F *dt = d.outer_target + t + i, *ds = d.outer_source + s + i;
+                store(dt, load(dt) + v * load(n.outer_source + s + i));
+                store(ds, load(ds) + v * load(n.outer_target + t + i));
+            }
+        }
+    }
+
+    Shared<F> &shared;
+    const Gradients<F> &d;
+    Array<F> ds_, other_, drho_, dz_, dm_;
+};
+
+// Rows of a tile: few enough for the caches, and a multiple of the rows that a product takes at once.
+template <typename F>
+Index tile_rows(const Net<F> &n) {
+    const Index widest = std::max({n.inputs, n.middle, n.hidden, n.outputs});
+    return std::min(std::max(Index(3072) / widest / 6 * 6, Index(12)), Index(96));
 }
 
-// z[b, t, s] = w[b, t, s] a[b, s] with k.h numbers a row; and da = sum over targets of w dz.
-template <typename F>
-void outer_forward(const F *w, const F *a, const Block &k, F *z) {
-#pragma omp parallel for schedule(static) num_threads(k.threads)
-    for (Index b = 0; b < k.B; ++b)
-        for (Index t = 0; t < k.T; ++t)
-            for (Index s = 0; s < k.S; ++s) {
-                const Index row = (b * k.T + t) * k.S + s;
-                const F *x = a + (b * k.S + s) * k.h;
-                const F c = w[row];
-                F *o = z + row * k.h;
-#pragma omp simd
-                for (Index i = 0; i < k.h; ++i) o[i] = c * x[i];
-            }
+// Calls work(thread, first network, last network + 1) on every thread.
+template <typename Work>
+void over_networks(Index networks, int threads, Work work) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (int t = 0; t < threads; ++t) work(t, networks * t / threads, networks * (t + 1) / threads);
+}
+
+// Calls work(first row, rows) for every tile of networks [begin, end).
+template <typename F, typename Work>
+void over_tiles(const Net<F> &n, Index begin, Index end, Work work) {
+    const Index last = end * n.T * n.S, size = tile_rows(n);
+    for (Index at = begin * n.T * n.S; at < last; at += size) work(at, std::min(size, last - at));
 }
 
 template <typename F>
-void outer_backward(const F *w, const F *dz, const Block &k, F *da) {
-#pragma omp parallel for schedule(static) num_threads(k.threads)
-    for (Index b = 0; b < k.B; ++b)
-        for (Index t = 0; t < k.T; ++t)
-            for (Index s = 0; s < k.S; ++s) {
-                const Index row = (b * k.T + t) * k.S + s;
-                const F *d = dz + row * k.h;
-                const F c = w[row];
-                F *o = da + (b * k.S + s) * k.h;
-#pragma omp simd
-                for (Index i = 0; i < k.h; ++i) o[i] += c * d[i];
-            }
+void net_forward(const Net<F> &n, F *out) {
+    Shared<F> shared(n, false);
+    std::vector<Worker<F>> workers;
+    workers.reserve(n.threads);
+    for (int t = 0; t < n.threads; ++t) workers.emplace_back(n, shared, tile_rows(n));
+    over_networks(n.B, n.threads, [&](int t, Index begin, Index end) {
+        shared.prepare(n, begin, end);
+        over_tiles(n, begin, end, [&](Index start, Index rows) { workers[t].forward(start, rows, out); });
+    });
+}
+
+template <typename F>
+void net_backward(const Net<F> &n, const Gradients<F> &d) {
+    Shared<F> shared(n, true);
+    std::vector<BackwardWorker<F>> workers;
+    workers.reserve(n.threads);
+    for (int t = 0; t < n.threads; ++t) workers.emplace_back(n, shared, d, tile_rows(n));
+    over_networks(n.B, n.threads, [&](int t, Index begin, Index end) {
+        shared.prepare(n, begin, end);
+        over_tiles(n, begin, end, [&](Index start, Index rows) { workers[t].backward(start, rows); });
+        workers[t].finish(begin, end);
+    });
+    // One thread after the other: the order of summation does not depend on who is first.
+    for (const auto &worker : workers) worker.sums.add_to(d);
+    centre_columns(d.first, n.middle, n.channels);
+    centre_rows(d.offset, d.offset, 1, n.hidden, n.channels);
 }
 
 }  // namespace
 
-#define EXPORT(F, suffix)                                                                                              \
-    extern "C" void gate_forward_##suffix(const Gate<F> *g, const Block *k, F *out) { gate_forward(*g, *k, out); }     \
-    extern "C" void gate_backward_##suffix(const Gate<F> *g, const Block *k, F *grad, F *dz, Index ldd, F *dt, F *ds,  \
-                                           F *di, F *doff, F *dw, F *db) {                                            \
-        gate_backward(*g, *k, grad, dz, ldd, dt, ds, di, doff, dw, db);                                                \
-    }                                                                                                                  \
-    extern "C" void hadamard_forward_##suffix(const F *y, const F *e, int by, const Block *k, F *m, F *r) {            \
-        hadamard_forward(y, e, by, *k, m, r);                                                                          \
-    }                                                                                                                  \
-    extern "C" void hadamard_backward_##suffix(const F *y, const F *e, const F *m, const F *r, const F *dr, int by,    \
-                                               const Block *k, const F *grad, F *de, F *dy) {                         \
-        hadamard_backward(y, e, m, r, dr, by, *k, grad, de, dy);                                                       \
-    }                                                                                                                  \
-    extern "C" void contract_forward_##suffix(const F *g, Index ldg, const F *rho, const F *bias, int to,              \
-                                              const Block *k, F *out) {                                                \
-        contract_forward(g, ldg, rho, bias, to, *k, out);                                                              \
-    }                                                                                                                  \
-    extern "C" void contract_backward_##suffix(const F *grad, const F *g, Index ldg, const F *rho, const F *bias,      \
-                                               int to, const Block *k, F *dg, Index ldd, F *drho, F *sum) {            \
-        contract_backward(grad, g, ldg, rho, bias, to, *k, dg, ldd, drho, sum);                                        \
-    }                                                                                                                  \
-    extern "C" void outer_forward_##suffix(const F *w, const F *a, const Block *k, F *z) {                             \
-        outer_forward(w, a, *k, z);                                                                                    \
-    }                                                                                                                  \
-    extern "C" void outer_backward_##suffix(const F *w, const F *dz, const Block *k, F *da) {                          \
-        outer_backward(w, dz, *k, da);                                                                                 \
-    }
+#define EXPORT(F, suffix)                                                                   \
+    extern "C" void net_forward_##suffix(const Net<F> *n, F *out) { net_forward(*n, out); } \
+    extern "C" void net_backward_##suffix(const Net<F> *n, const Gradients<F> *d) { net_backward(*n, *d); }
 
 EXPORT(float, float)
 EXPORT(double, double)

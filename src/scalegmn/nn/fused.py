@@ -1,9 +1,9 @@
-r"""The fast path: the same functions as in `scale.py` and `message.py` with fused elementwise work and fewer products.
+r"""The fast path: a scale equivariant net on all edges of a connection, or on all vertices, in one step each way.
 
-Three things are exploited. Two linear maps of one vector are one product. Symmetrisation shares the first map and
-applies the last one to the sum. Canonicalisation commutes with linear maps, \(A (x / \|x\|) = (A x) / \|x\|\), so it
-needs no copy of x. What is elementwise between the products happens in `fused.cpp` in one pass; products are stored,
-the rest is recomputed in the backward pass.
+It is the same function as in `scale.py`, `message.py` and `mlp.py`. Two linear maps of one vector are one product,
+symmetrisation applies the last map to the sum, canonicalisation commutes with linear maps,
+\(A (x / \|x\|) = (A x) / \|x\|\), and LayerNorm's centring is folded into the weights before it. `fused.cpp` takes some
+rows at a time through the whole net, so that what lies between the products never leaves the cache.
 """
 
 from __future__ import annotations
@@ -11,26 +11,77 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from . import kernels
-from .kernels import block, call, gate_arguments
 
 Reduce = Literal["target", "source"] | None
 
+RECOMPUTE = 32
+"""Up to this width the backward pass computes products again; above it they are stored, which is faster."""
+
 
 @dataclass(frozen=True)
-class GateOptions:
-    """What the gate does beside its tensors: LayerNorm's eps, whether it symmetrises, dropout and its seed."""
+class Gate:
+    """The net rho: its first map, LayerNorm, SiLU, dropout and its last map.
 
+    Arguments:
+        first, offset: The first map (hidden, k) and its bias (hidden).
+        weight, bias: LayerNorm's.
+        last, last_bias: The last map (outputs, hidden) and its bias (outputs).
+        eps: LayerNorm's.
+        symmetric: Whether signs are removed, by silu(LN(p + z)) + silu(LN(p - z)).
+        drop, seed: Dropout, as `dropout_seed` gives them.
+    """
+
+    first: Tensor
+    offset: Tensor
+    weight: Tensor
+    bias: Tensor
+    last: Tensor
+    last_bias: Tensor
     eps: float
-    symmetric: bool
-    drop: float
-    seed: int
+    symmetric: bool = False
+    drop: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a net is applied to: vectors m on the edges of a block (B, T, S).
+
+    Arguments:
+        x: Vectors (B, T, S, k); with `scalar` they are scalar[b, t, s] x[b, s], and x is (B, S, k).
+        scalar: (B, T, S), without gradient.
+        edge, vertex: If given, m = vertex * (edge x), with a matrix (m, k) and states (B, n, m).
+        by_target: Whether `vertex` belongs to the targets.
+        target, source: Contexts (B, T, hidden) and (B, S, hidden), already mapped.
+        canonical: Whether the net sees m / |m|.
+        more: Added to the first map's result (B, T, S, hidden).
+        outer: x_t (B, T, outputs) and d_s (B, S, outputs), whose product is added to Gamma m.
+    """
+
+    x: Tensor
+    scalar: Tensor | None = None
+    edge: Tensor | None = None
+    vertex: Tensor | None = None
+    by_target: bool = False
+    target: Tensor | None = None
+    source: Tensor | None = None
+    canonical: bool = False
+    more: Tensor | None = None
+    outer: tuple[Tensor, Tensor] | None = None
+
+
+def usable(*tensors: Tensor | None) -> bool:
+    """Whether the fast path can take these tensors."""
+    return kernels.usable(*tensors)
 
 
 def dropout_seed(drop: float, training: bool) -> tuple[float, int]:
@@ -40,208 +91,175 @@ def dropout_seed(drop: float, training: bool) -> tuple[float, int]:
     return drop, int(torch.randint(2**31 - 1, ()).item())
 
 
-class _Gate(torch.autograd.Function):
-    """silu(LN(p + r z)), plus silu(LN(p - r z)) if symmetric, with p = offset + target + source."""
+def net(gamma: Tensor | None, gate: Gate, rows: Rows, *, reduce: Reduce = None, residual: bool = False) -> Tensor:
+    r"""\((\Gamma m + x_t d_s) \odot \rho(m)\) on every edge, or its sum over sources or targets.
+
+    Arguments:
+        gamma: The matrix Gamma (outputs, m); without it the result is rho alone.
+        gate: The net rho.
+        rows: The edges.
+        reduce: Sum the result to targets (B, T, outputs) or to sources (B, S, outputs).
+        residual: Add x to the result.
+    """
+    outputs, hidden = gate.last.shape
+    k, m, h, o = (_padded(n, rows.x.dtype) for n in (rows.x.shape[-1], gate.first.shape[1], hidden, outputs))
+    outer = rows.outer or (None, None)
+    tensors = (
+        _pad(rows.x, k),
+        None if rows.scalar is None else rows.scalar.contiguous(),
+        _pad(rows.edge, k, m),
+        _pad(rows.vertex, m),
+        _pad(gamma, m, o),
+        _pad(gate.first, m, h),
+        *(_pad(t, h) for t in (gate.offset, rows.target, rows.source, gate.weight, gate.bias, rows.more)),
+        _pad(gate.last, h, o),
+        *(_pad(t, o) for t in (gate.last_bias, *outer)),
+    )
+    flags = (gate.symmetric, rows.canonical, rows.by_target, (None, "target", "source").index(reduce), residual)
+    store = torch.is_grad_enabled() and hidden > RECOMPUTE
+    y = _apply(*tensors, _Options(hidden, gate.eps, gate.drop, gate.seed, flags, store))
+    return y if o == outputs else y[..., :outputs]
+
+
+def _padded(width: int, dtype: torch.dtype) -> int:
+    """The next multiple of two vectors: what kernels take at once."""
+    block = 64 // dtype.itemsize
+    return -(-width // block) * block
+
+
+def _pad(x: Tensor | None, columns: int, rows: int | None = None) -> Tensor | None:
+    """Zeros on the right, and below."""
+    if x is None:
+        return None
+    right, below = columns - x.shape[-1], 0 if rows is None else rows - x.shape[-2]
+    if right or below:
+        x = F.pad(x, (0, right, 0, below) if below else (0, right))
+    return x.contiguous()
+
+
+class _Tensors(NamedTuple):
+    """The arguments of the kernel, in its order."""
+
+    x: Tensor
+    scalar: Tensor | None
+    edge: Tensor | None
+    vertex: Tensor | None
+    gamma: Tensor | None
+    first: Tensor
+    offset: Tensor
+    target: Tensor | None
+    source: Tensor | None
+    weight: Tensor
+    bias: Tensor
+    more: Tensor | None
+    last: Tensor
+    last_bias: Tensor
+    outer_target: Tensor | None
+    outer_source: Tensor | None
+    saved_edge: Tensor | None = None
+    saved_z: Tensor | None = None
+    saved_rho: Tensor | None = None
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """(B, T, S)."""
+        return tuple(self.x.shape[:3] if self.scalar is None else self.scalar.shape)
+
+    def with_memory(self) -> _Tensors:
+        """The same with room for products that the backward pass reads."""
+        gamma = 0 if self.gamma is None else len(self.gamma)
+        dense = self.scalar is None
+        return self._replace(
+            saved_edge=None if self.edge is None else self.x.new_empty(*self.edges, len(self.edge)),
+            saved_z=self.x.new_empty(*self.edges, gamma + len(self.first)) if dense else None,
+            saved_rho=self.x.new_empty(*self.edges, gamma) if gamma else None,
+        )
+
+
+@dataclass(frozen=True)
+class _Options:
+    channels: int
+    eps: float
+    drop: float
+    seed: int
+    flags: tuple[int, ...]
+    store: bool
+
+
+_SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
+_GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
+
+
+@cache
+def _structures(dtype: torch.dtype) -> tuple[type[ctypes.Structure], type[ctypes.Structure]]:
+    """`Net` and `Gradients` of the C++ sources."""
+    real = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}[dtype]
+    sizes = ("B", "T", "S", "inputs", "middle", "hidden", "outputs", "channels")
+    flags = ("symmetric", "canonical", "by_target", "reduce", "residual", "threads")
+    fields: list[tuple[str, Any]] = [(n, ctypes.c_int64) for n in sizes]
+    fields += [(n, ctypes.c_void_p) for n in _Tensors._fields]
+    fields += [("eps", real), ("drop", real), ("seed", ctypes.c_uint32), *((n, ctypes.c_int) for n in flags)]
+    gradients = [(n, ctypes.c_void_p) for n in ("out", "x", "more", *_GATHERED, *_SUMS)]
+    return (
+        type("Net", (ctypes.Structure,), {"_fields_": fields}),
+        type("Gradients", (ctypes.Structure,), {"_fields_": gradients}),
+    )
+
+
+def _address(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
+def _arguments(t: _Tensors, o: _Options) -> ctypes.Structure:
+    outputs, hidden = t.last.shape
+    widths = t.x.shape[-1], t.first.shape[1], hidden, outputs, o.channels
+    numbers = o.eps, o.drop, o.seed, *o.flags, torch.get_num_threads()
+    return _structures(t.x.dtype)[0](*t.edges, *widths, *map(_address, t), *numbers)
+
+
+class _Net(torch.autograd.Function):
+    """`net` on padded, contiguous tensors."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        z: Tensor,
-        offset: Tensor,
-        target: Tensor | None,
-        source: Tensor | None,
-        inverse: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        options: GateOptions,
-    ) -> Tensor:
-        z = z.contiguous()
-        out = torch.empty_like(z)
-        ctx.save_for_backward(z, offset, target, source, inverse, weight, bias)
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tensors, options = arguments
+        t = _Tensors(*tensors)
+        if options.store:
+            t = t.with_memory()
+        ctx.save_for_backward(*t)
         ctx.options = options
-        _run_gate(z, z.shape[-1], z.shape, (offset, target, source, inverse, weight, bias), options, out)
+        batch, targets, sources = t.edges
+        reduce = options.flags[3]
+        if reduce:
+            out = t.x.new_zeros(batch, targets if reduce == 1 else sources, len(t.last))
+        else:
+            out = t.x.new_empty(*t.edges, len(t.last))
+        kernels.call("net_forward", t.x.dtype, _arguments(t, options), out)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, *tensors = ctx.saved_tensors
-        dz = torch.empty_like(z)
-        found = _gate_gradients(z, z.shape[-1], z.shape, tuple(tensors), ctx.options, grad, dz, z.shape[-1])
-        return (dz, *found, None)
-
-
-class _ScaleEq(torch.autograd.Function):
-    """(Gamma x + outer) * (C gate(A x) + c), summed over sources or targets if `reduce` says so.
-
-    With `scalar`, x is (B, S, k) and the vectors on the edges are scalar[b, t, s] x[b, s].
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        scalar: Tensor | None,
-        stack: Tensor,
-        offset: Tensor,
-        target: Tensor | None,
-        source: Tensor | None,
-        inverse: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        last: Tensor,
-        last_bias: Tensor,
-        x_t: Tensor | None,
-        d_s: Tensor | None,
-        options: GateOptions,
-        reduce: Reduce,
-    ) -> Tensor:
-        outputs, hidden = last.shape
-        if scalar is None:
-            shape = x.shape[:3]
-            z = (x.reshape(-1, x.shape[-1]) @ stack.T).view(*shape, -1)
-        else:
-            shape = scalar.shape
-            z = x.new_empty(*shape, outputs + hidden)
-            call("outer_forward", x.dtype, scalar, (x @ stack.T).contiguous(), block(*shape[:3], outputs + hidden), z)
-        if x_t is not None and d_s is not None:
-            z[..., :outputs].addcmul_(x_t.unsqueeze(2), d_s.unsqueeze(1))
-        s = x.new_empty(*shape, hidden)
-        tensors = (offset, target, source, inverse, weight, bias)
-        _run_gate(z[..., outputs:], z.shape[-1], (*shape, hidden), tensors, options, s)
-        rho = (s.view(-1, hidden) @ last.T).view(*shape, outputs)
-        ctx.save_for_backward(x, scalar, stack, *tensors, last, last_bias, x_t, d_s, z, s, rho)
-        ctx.options, ctx.reduce = options, reduce
-        return _contract(z, rho, last_bias, reduce)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, scalar, stack, *tensors, last, last_bias, x_t, d_s, z, s, rho = ctx.saved_tensors
-        outputs, hidden = last.shape
-        dz, drho = torch.empty_like(z), torch.empty_like(rho)
-        dlast_bias = _contract_gradients(grad.contiguous(), z, rho, last_bias, ctx.reduce, dz, drho)
-        drho = drho.view(-1, outputs)
-        ds = drho @ last
-        dlast = drho.T @ s.view(-1, hidden)
-        del drho
-        shape = (*s.shape[:3], hidden)
-        found = _gate_gradients(
-            z[..., outputs:], z.shape[-1], shape, tuple(tensors), ctx.options, ds, dz[..., outputs:], z.shape[-1]
+        t = _Tensors(*ctx.saved_tensors)
+        found: dict[str, Tensor | None] = dict.fromkeys(t._fields)
+        if ctx.needs_input_grad[0]:
+            found["x"] = torch.empty_like(t.x) if t.scalar is None else torch.zeros_like(t.x)
+        if t.more is not None:
+            found["more"] = torch.empty_like(t.more)
+        for name in _GATHERED:
+            like = getattr(t, name)
+            found[name] = None if like is None else torch.zeros_like(like)
+        sums = {name: like for name in _SUMS if (like := getattr(t, name)) is not None}
+        zeros = t.x.new_zeros(sum(like.numel() for like in sums.values()))
+        for (name, like), part in zip(sums.items(), zeros.split([s.numel() for s in sums.values()]), strict=True):
+            found[name] = part.view_as(like)
+        grad = grad.contiguous()
+        gradients = _structures(t.x.dtype)[1](
+            grad.data_ptr(), *(_address(found[name]) for name in ("x", "more", *_GATHERED, *_SUMS))
         )
-        dx_t = d_d_s = None
-        if x_t is not None:
-            dg = dz[..., :outputs]
-            dx_t = torch.einsum("btsh,bsh->bth", dg, d_s)
-            d_d_s = torch.einsum("btsh,bth->bsh", dg, x_t)
-        if scalar is not None:
-            da = x.new_zeros(*x.shape[:-1], outputs + hidden)
-            call("outer_backward", x.dtype, scalar, dz, block(*scalar.shape[:3], outputs + hidden), da)
-            dz = da
-        flat = dz.view(-1, dz.shape[-1])
-        dx = (flat @ stack).view_as(x) if ctx.needs_input_grad[0] else None
-        dstack = flat.T @ x.reshape(-1, x.shape[-1])
-        return (dx, None, dstack, *found, dlast, dlast_bias, dx_t, d_d_s, None, None)
-
-
-class _Hadamard(torch.autograd.Function):
-    """m = y * e along the edges, and 1 / ||m||."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, e: Tensor, by_target: bool, canonical: bool) -> tuple[Tensor, Tensor | None]:
-        y, e = y.contiguous(), e.contiguous()
-        m = torch.empty_like(e)
-        inverse = e.new_empty(e.shape[:3]) if canonical else None
-        call("hadamard_forward", e.dtype, y, e, int(by_target), block(*e.shape), m, inverse)
-        ctx.save_for_backward(y, e, m if canonical else None, inverse)
-        ctx.by_target = by_target
-        return m, inverse
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, dinverse: Tensor | None) -> tuple[Tensor | None, ...]:
-        y, e, m, inverse = ctx.saved_tensors
-        de, dy = torch.empty_like(e), torch.zeros_like(y)
-        if inverse is not None:
-            assert dinverse is not None
-            dinverse = dinverse.contiguous()
-        call(
-            "hadamard_backward", e.dtype, y, e, m, inverse, dinverse if inverse is not None else None,
-            int(ctx.by_target), block(*e.shape), grad.contiguous(), de, dy,
-        )  # fmt: skip
-        return dy, de, None, None
+        kernels.call("net_backward", t.x.dtype, _arguments(t, ctx.options), gradients)
+        return (*list(found.values())[: len(ctx.needs_input_grad) - 1], None)
 
 
 # torch does not annotate `apply`.
-gate: Callable[..., Tensor] = _Gate.apply
-scale_equivariant: Callable[..., Tensor] = _ScaleEq.apply
-hadamard: Callable[..., tuple[Tensor, Tensor | None]] = _Hadamard.apply
-
-
-def _run_gate(
-    z: Tensor, ldz: int, shape: tuple[int, ...], tensors: tuple[Any, ...], options: GateOptions, out: Tensor
-) -> None:
-    o = options
-    arguments = gate_arguments(z, ldz, tensors, o.eps, o.symmetric, o.drop, o.seed)
-    call("gate_forward", out.dtype, arguments, block(*shape), out)
-
-
-def _gate_gradients(
-    z: Tensor,
-    ldz: int,
-    shape: tuple[int, ...],
-    tensors: tuple[Any, ...],
-    options: GateOptions,
-    grad: Tensor,
-    dz: Tensor,
-    ldd: int,
-) -> tuple[Tensor | None, ...]:
-    """Write dz and return the gradients of offset, target, source, inverse, weight, bias."""
-    found = [None if t is None else torch.zeros_like(t) for t in tensors]
-    offset, target, source, inverse, weight, bias = found
-    o = options
-    arguments = gate_arguments(z, ldz, tensors, o.eps, o.symmetric, o.drop, o.seed)
-    call(
-        "gate_backward", grad.dtype, arguments, block(*shape), grad.contiguous(), dz, _long(ldd), target, source,
-        inverse, offset, weight, bias,
-    )  # fmt: skip
-    return tuple(found)
-
-
-def _contract(z: Tensor, rho: Tensor, bias: Tensor, reduce: Reduce) -> Tensor:
-    """z's first part times (rho + bias), summed if `reduce` says so."""
-    batch, targets, sources, outputs = rho.shape
-    if reduce is None:
-        shape, out = (batch, targets * sources, 1), torch.empty_like(rho)
-    else:
-        receivers = targets if reduce == "target" else sources
-        shape, out = (batch, targets, sources), rho.new_zeros(batch, receivers, outputs)
-    to_target = int(reduce != "source")
-    if sources == 1 and reduce == "source":
-        # One source gathers from all targets: the kernel would set instead of add, so let targets play sources.
-        shape, to_target = (batch, 1, targets), 1
-    call("contract_forward", z.dtype, z, _long(z.shape[-1]), rho, bias, to_target, block(*shape, outputs), out)
-    return out
-
-
-def _contract_gradients(
-    grad: Tensor, z: Tensor, rho: Tensor, bias: Tensor, reduce: Reduce, dz: Tensor, drho: Tensor
-) -> Tensor:
-    """Write the gradients of z's first part and of rho, and return the sum of the latter over all edges."""
-    batch, targets, sources, outputs = rho.shape
-    total = rho.new_zeros(outputs)
-    shape = (batch, targets * sources, 1) if reduce is None else (batch, targets, sources)
-    call(
-        "contract_backward", z.dtype, grad, z, _long(z.shape[-1]), rho, bias, int(reduce != "source"),
-        block(*shape, outputs), dz, _long(dz.shape[-1]), drho, total,
-    )  # fmt: skip
-    return total
-
-
-def _long(value: int) -> ctypes.c_int64:
-    return ctypes.c_int64(value)
-
-
-def usable(*tensors: Tensor | None) -> bool:
-    """Whether the fast path can take these tensors."""
-    return kernels.usable(*tensors)
+_apply: Callable[..., Tensor] = _Net.apply

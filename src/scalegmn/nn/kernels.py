@@ -22,47 +22,6 @@ _SOURCE = Path(__file__).with_name("fused.cpp")
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-fPIC"]
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _ENABLED: ContextVar[bool] = ContextVar("kernels", default=True)
-_REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
-
-
-class Block(ctypes.Structure):
-    """An edge block: networks, targets, sources, channels, and the threads to use."""
-
-    _fields_ = [(n, ctypes.c_int64) for n in ("B", "T", "S", "h")] + [("threads", ctypes.c_int)]
-
-
-@cache
-def _gate_type(dtype: torch.dtype) -> type[ctypes.Structure]:
-    real = _REAL[dtype]
-    pointer = ctypes.c_void_p
-    fields = [("z", pointer), ("ldz", ctypes.c_int64)]
-    fields += [(n, pointer) for n in ("offset", "target", "source", "inverse", "weight", "bias")]
-    fields += [("eps", real), ("symmetric", ctypes.c_int), ("drop", real), ("seed", ctypes.c_uint32)]
-    return type("Gate", (ctypes.Structure,), {"_fields_": fields})
-
-
-def gate_arguments(
-    z: Tensor,
-    ldz: int,
-    tensors: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor],
-    eps: float,
-    symmetric: bool,
-    drop: float,
-    seed: int,
-) -> ctypes.Structure:
-    """The arguments of the gate; `tensors` are offset, target, source, inverse, weight, bias."""
-    return _gate_type(z.dtype)(pointer(z), ldz, *map(pointer, tensors), eps, int(symmetric), drop, seed)
-
-
-def pointer(x: Tensor | None) -> int | None:
-    """The address of a tensor's data."""
-    return None if x is None else x.data_ptr()
-
-
-def block(*shape: int) -> Block:
-    """A block (networks, targets, sources, channels) for torch's number of threads."""
-    batch, targets, sources, channels = shape
-    return Block(batch, targets, sources, channels, torch.get_num_threads())
 
 
 def call(name: str, dtype: torch.dtype, *arguments: object, source: Path = _SOURCE) -> None:

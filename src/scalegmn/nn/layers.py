@@ -42,13 +42,10 @@ class States:
     r: dict[int, Edge] = field(default_factory=dict)
 
     def plus(self, other: States) -> States:
-        """Add the states of another iteration (skip connection); what `other` lacks is dropped."""
-        return States(
-            {k: self.x[k] + v for k, v in other.x.items()},
-            {k: self.d[k] + v for k, v in other.d.items()},
-            {k: add(self.e[k], v) for k, v in other.e.items()},
-            {k: add(self.r[k], v) for k, v in other.r.items()},
-        )
+        """Add vertex states to those of the next iteration (skip connection); edges have been added by their update."""
+        x = {k: self.x[k] + v for k, v in other.x.items()}
+        d = {k: self.d[k] + v for k, v in other.d.items()}
+        return States(x, d, other.e, other.r)
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,7 @@ class Style:
         sign: How invariant nets remove signs.
         aggregate: How messages are gathered.
         dropout: In all MLPs.
+        skip: Whether new states are added to old ones.
     """
 
     vertex_groups: tuple[Group, ...]
@@ -72,6 +70,7 @@ class Style:
     sign: SignRule = "symmetrise"
     aggregate: Aggregate = "sum"
     dropout: float = 0.0
+    skip: bool = False
 
     @property
     def along_vertex(self) -> list[int]:
@@ -175,9 +174,9 @@ class GraphLayer(nn.Module, ABC):
         wanted: Sequence[int],
         positions: Sequence[Tensor],
     ) -> dict[int, Edge]:
-        """New states of the wanted connections; each layer's invariants are computed once."""
+        """New states of the wanted connections, the old ones added; each layer's invariants are computed once."""
         if not self.edges:
-            return {c: edges[c] for c in wanted}
+            return self._unchanged(edges, wanted)
         a = symmetry.architecture
         layers = {i for c in wanted for i in (a.connections[c].source, a.connections[c].target)}
         inv = {i: self.invariant(symmetry, i, *self._vertex(old, i)) for i in layers}
@@ -186,8 +185,12 @@ class GraphLayer(nn.Module, ABC):
             s, t = a.connections[c].source, a.connections[c].target
             outer = (old.x[t], old.d[s]) if self.duals else None
             along = self._along_edge(symmetry, c, positions)
-            new[c] = self.edge_update(symmetry, c, edges[c], (inv[t], inv[s]), along, outer)
+            new[c] = self.edge_update(symmetry, c, edges[c], (inv[t], inv[s]), along, outer, skip=self.style.skip)
         return new
+
+    def _unchanged(self, edges: dict[int, Edge], wanted: Sequence[int]) -> dict[int, Edge]:
+        """Without edge updates the new state is the old one."""
+        return {c: add(edges[c], edges[c]) if self.style.skip else edges[c] for c in wanted}
 
     def _vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         """The states of a vertex and the invariants that go with them."""
@@ -285,13 +288,13 @@ class ReciprocalLayer(GraphLayer):
         self, symmetry: Symmetry, old: States, wanted: Sequence[int], positions: Sequence[Tensor]
     ) -> dict[int, Edge]:
         if not self.edges:
-            return {c: old.r[c] for c in wanted}
+            return self._unchanged(old.r, wanted)
         new: dict[int, Edge] = {}
         for c in wanted:
             s, t = symmetry.architecture.connections[c].source, symmetry.architecture.connections[c].target
             inv = (self.invariant(symmetry, t, [old.x[t]]), self.invariant(symmetry, s, [old.x[s]]))
             along = self._along_edge(symmetry, c, positions)
-            new[c] = self.backward_edge_update(symmetry, c, old.r[c], inv, along)
+            new[c] = self.backward_edge_update(symmetry, c, old.r[c], inv, along, skip=self.style.skip)
         return new
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..activations import Phi
 from ..groups import Group
 from . import fused
-from .edges import Edge, Factored, dense, project, scale_equivariant
+from .edges import Edge, add, dense, project, scale_equivariant
 from .mlp import MLP
 from .scale import ScaleEquivariant, ScaleInvariants, SignRule, start_at_one, start_linear
 from .symmetry import Symmetry
@@ -71,13 +71,12 @@ class Message(nn.Module):
         # Senders are transformed once per vertex, not once per edge.
         y = self.neighbour(y)
         y = lift(y) if lift is not None else y
-        e = project(e, self.edge.weight)
         if symmetry.is_hidden(receiver):
             group = symmetry.groups[receiver]
             if self._fast(group, y):
                 return self._gather(symmetry, connection, group, y, e, contexts, backward)
         along = symmetry.target if backward else symmetry.source
-        m = along(connection, y) * dense(e)
+        m = along(connection, y) * dense(project(e, self.edge.weight))
         if symmetry.is_hidden(receiver):
             message: Tensor = self.hidden(group, m, contexts)
         else:
@@ -99,19 +98,14 @@ class Message(nn.Module):
     ) -> Tensor:
         """The same in fewer, larger steps: see `fused`."""
         everywhere = symmetry.architecture.connections[connection].dense
-        inverse: Tensor | None = None
-        m: Edge
-        if isinstance(e, Factored) and not backward:
-            m = Factored(e.w, y * e.v)
-            inverse = m.inverse_norm() if group.scales else None
-        else:
-            m, inverse = fused.hadamard(y, dense(e), backward or not everywhere, group.scales)
         return scale_equivariant(
             self.hidden.gamma_weight,
             self.hidden.net(group),
-            m,
-            inverse,
+            e,
             contexts,
+            edge=self.edge.weight,
+            vertex=y,
+            by_target=backward or not everywhere,
             reduce="source" if backward and everywhere else "target",
         )
 
@@ -249,6 +243,8 @@ class EdgeUpdate(nn.Module):
         invariants: tuple[Tensor, Tensor],
         contexts: Sequence[Tensor],
         outer: tuple[Tensor, Tensor] | None = None,
+        *,
+        skip: bool = False,
     ) -> Tensor:
         """The new state (B, n_t, n_s, h) of the edges of one connection.
 
@@ -258,6 +254,7 @@ class EdgeUpdate(nn.Module):
             invariants: Of the target (B, n_t, h) and of the source (B, n_s, h).
             contexts: Positional encodings along the edges.
             outer: States x_t (B, n_t, h) and d_s (B, n_s, h), with a dual stream.
+            skip: Add the old state.
         """
         along = [symmetry.target(connection, invariants[0]), symmetry.source(connection, invariants[1]), *contexts]
         group = symmetry.edge_group(connection)
@@ -267,19 +264,11 @@ class EdgeUpdate(nn.Module):
             ends = self.outer[0](outer[0]), lift(self.outer[1](outer[1]))
         net = self.invariant[group]
         everywhere = symmetry.architecture.connections[connection].dense
-        if everywhere and fused.usable(invariants[0]) and not net.takes_absolute_values:
-            e, inverse = _with_inverse_norm(e) if group.scales else (e, None)
-            return scale_equivariant(self.gamma.weight, net, e, inverse, along, outer=ends)
-        e = dense(e)
+        if (everywhere or ends is None) and fused.usable(invariants[0]) and not net.takes_absolute_values:
+            return scale_equivariant(self.gamma.weight, net, e, along, outer=ends, residual=skip)
+        old, e = e, dense(e)
         linear: Tensor = self.gamma(e)
         if ends is not None:
             linear = linear + symmetry.target(connection, ends[0]) * symmetry.source(connection, ends[1])
-        rho: Tensor = net([e], along)
-        return linear * rho
-
-
-def _with_inverse_norm(e: Edge) -> tuple[Edge, Tensor | None]:
-    if isinstance(e, Factored):
-        return e, e.inverse_norm()
-    m, inverse = fused.hadamard(e.new_ones(e.shape[0], e.shape[2], e.shape[3]), e, False, True)
-    return m, inverse
+        new: Tensor = linear * net([e], along)
+        return add(old, new) if skip else new

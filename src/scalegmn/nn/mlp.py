@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import fused
+
 
 class MLP(nn.Module):
     """Linear, LayerNorm, SiLU, dropout, Linear (paper, A.4.1).
@@ -35,5 +37,12 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""
+        if fused.usable(x):
+            drop, seed = fused.dropout_seed(self.dropout.p, self.training)
+            norm = self.norm.weight, self.norm.bias
+            last = self.last.weight, self.last.bias
+            gate = fused.Gate(self.first.weight, self.first.bias, *norm, *last, self.norm.eps, drop=drop, seed=seed)
+            rows = fused.Rows(x.reshape(-1, 1, 1, x.shape[-1]))
+            return fused.net(None, gate, rows).view(*x.shape[:-1], -1)
         y: Tensor = self.last(self.hidden(x))
         return y

@@ -91,14 +91,6 @@ class ScaleInvariant(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.group}, {self.sign}" if self.group.signs else f"{self.group}"
 
-    def hidden(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
-        """The invariant hidden layer, before the last map."""
-        if self.takes_absolute_values:
-            xs = [x.abs() for x in xs]
-        # Canonicalisation commutes with linear maps: A (x / |x|) = (A x) / |x|.
-        z = sum_of(f(x) * inverse_norm(x) if self.group.scales else f(x) for f, x in zip(self.first, xs, strict=True))
-        return self.gate(z, [f(c) for f, c in zip(self.contexts, contexts, strict=True)])
-
     @property
     def takes_absolute_values(self) -> bool:
         """Whether signs are removed by |x|."""
@@ -109,38 +101,55 @@ class ScaleInvariant(nn.Module):
         """Whether signs are removed by rho(x) + rho(-x)."""
         return self.group.signs and self.sign == "symmetrise"
 
-    def gate(self, z: Tensor, contexts: Sequence[Tensor]) -> Tensor:
-        """silu(LN(p + z)), and silu(LN(p - z)) added if it symmetrises, where p is the sum of the contexts."""
-        if fused.usable(z) and z.dim() == 3:
-            p = sum_of([c.expand_as(z) for c in contexts]).contiguous().unsqueeze(2) if contexts else None
-            options = self.gate_options()
-            h: Tensor = fused.gate(
-                z.unsqueeze(2), self.offset, p, None, None, self.norm.weight, self.norm.bias, options
-            )
-            return h.squeeze(2)
-        p = sum_of([self.offset, *contexts])
+    def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
+        """Apply to vectors (..., n_i) and contexts (..., m_i) whose leading dimensions broadcast."""
+        if self.takes_absolute_values:
+            xs = [x.abs() for x in xs]
+        if fused.usable(xs[0]):
+            return self.times(None, xs, contexts)
+        # Canonicalisation commutes with linear maps: A (x / |x|) = (A x) / |x|.
+        z = sum_of(f(x) * inverse_norm(x) if self.group.scales else f(x) for f, x in zip(self.first, xs, strict=True))
+        p = sum_of([self.offset, *self.along(contexts)])
         h = F.silu(self.norm(p + z))
         if self.symmetrises:
             h = h + F.silu(self.norm(p - z))
-        dropped: Tensor = self.dropout(h)
-        return dropped
+        y: Tensor = self.last(self.dropout(h))
+        return y
 
-    @property
-    def first_weight(self) -> Tensor:
-        """The matrix that the first vector meets."""
+    def times(self, gamma: Tensor | None, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
+        """Gamma x_1 times the net, or the net alone, on the fast path; absolute values are the caller's."""
+        x, *others = xs
+        more = None
+        if others:
+            maps = zip(list(self.first)[1:], others, strict=True)
+            more = sum_of(f(o) * inverse_norm(o) if self.group.scales else f(o) for f, o in maps)
+            more = _as_rows(more, x.shape)
+        p = [c.expand(*x.shape[:-1], -1) for c in self.along(contexts)]
+        target = sum_of(p).reshape(-1, 1, p[0].shape[-1]) if p else None
+        rows = fused.Rows(_as_rows(x, x.shape), target=target, canonical=self.group.scales, more=more)
+        return fused.net(gamma, self.gate(), rows).view(*x.shape[:-1], -1)
+
+    def along(self, contexts: Sequence[Tensor]) -> list[Tensor]:
+        """The linear maps of the contexts."""
+        return [f(c) for f, c in zip(self.contexts, contexts, strict=True)]
+
+    def gate(self) -> fused.Gate:
+        """What the fast path needs to know."""
         first = self.first[0]
         assert isinstance(first, nn.Linear)
-        return first.weight
-
-    def gate_options(self) -> fused.GateOptions:
-        """The same for the fast path."""
         drop, seed = fused.dropout_seed(self.dropout.p, self.training)
-        return fused.GateOptions(self.norm.eps, self.symmetrises, drop, seed)
-
-    def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
-        """Apply to vectors (..., n_i) and contexts (..., m_i) whose leading dimensions broadcast."""
-        y: Tensor = self.last(self.hidden(xs, contexts))
-        return y
+        return fused.Gate(
+            first.weight,
+            self.offset,
+            self.norm.weight,
+            self.norm.bias,
+            self.last.weight,
+            self.last.bias,
+            self.norm.eps,
+            self.symmetrises,
+            drop,
+            seed,
+        )
 
 
 class ScaleInvariants(nn.Module):
@@ -257,8 +266,14 @@ class ScaleEquivariant(nn.Module):
         self, group: Group, x: Tensor, contexts: Sequence[Tensor] = (), companions: Sequence[Tensor] = ()
     ) -> Tensor:
         """Apply to vectors (..., inputs) of one group."""
-        for gamma, invariant in zip(self.gamma, self.invariant, strict=True):
-            x = gamma(x) * invariant(group, [x, *companions], contexts)
+        for gamma, invariants in zip(self.gamma, self.invariant, strict=True):
+            assert isinstance(invariants, ScaleInvariants)
+            assert isinstance(gamma, nn.Linear)
+            net = invariants[group]
+            if fused.usable(x) and not net.takes_absolute_values:
+                x = net.times(gamma.weight, [x, *companions], contexts)
+            else:
+                x = gamma(x) * net([x, *companions], contexts)
         return x
 
 
@@ -328,3 +343,8 @@ def product_of(factors: Iterable[Tensor]) -> Tensor:
     for t in iterator:
         total = total * t
     return total
+
+
+def _as_rows(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Vectors (..., k) as a block of networks with one edge each (R, 1, 1, k)."""
+    return x.expand(*shape[:-1], -1).reshape(-1, 1, 1, x.shape[-1])

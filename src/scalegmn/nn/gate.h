@@ -1,0 +1,237 @@
+// The gate s = silu(LN(p + v)), plus silu(LN(p - v)) if it symmetrises, with v = k z + more, on a tile of rows.
+//
+// Everything that enters LayerNorm has mean 0 already: its centring is a linear map that callers fold into the weights.
+
+#pragma once
+
+#include "products.h"
+
+namespace {
+
+// Some consecutive edges: the rows (b, t) and (b, s) of the vertices at their ends.
+struct Tile {
+    Index start, rows;
+    const Index *target, *source;
+};
+
+template <typename F>
+struct Gate {
+    const F *offset;          // (width)
+    const F *target;          // (B, T, width) or null
+    const F *source;          // (B, S, width) or null
+    const F *weight, *bias;   // LayerNorm (width)
+    Index width, channels;    // with and without padding
+    F eps, drop;
+    std::uint32_t seed;
+    int symmetric;
+    bool bounded;
+};
+
+// What the two passes over a tile share; z has stride ldz, everything else `width`.
+template <typename F>
+struct GateRows {
+    const F *z;
+    Index ldz;
+    const F *factor;  // k of every row
+    const F *more;    // added to k z, or null
+    F *p;
+    F *plus, *minus;  // 1 / std of p + v and of p - v
+
+    // v of one row; by value, since stores to vectors might change anything that is behind a pointer.
+    auto row(Index r, Index width) const {
+        return [z = z + r * ldz, more = more ? more + r * width : nullptr, k = factor[r]](Index i) {
+            const Vec<F> scaled = load(z + i) * k;
+            return more ? scaled + load(more + i) : scaled;
+        };
+    }
+};
+
+inline std::uint32_t mix(std::uint32_t v) {
+    v ^= v >> 16;
+    v *= 0x85ebca6bu;
+    v ^= v >> 13;
+    v *= 0xc2b2ae35u;
+    return v ^ (v >> 16);
+}
+
+template <typename F>
+inline void mask(const Gate<F> &g, const Tile &tile, F *s) {
+    const F scale = 1 / (1 - g.drop);
+    const std::uint32_t threshold = static_cast<std::uint32_t>(static_cast<double>(g.drop) * 4294967295.0);
+    for (Index r = 0; r < tile.rows; ++r, s += g.width) {
+        const Index row = tile.start + r;
+        const std::uint32_t base = mix(static_cast<std::uint32_t>(row) ^ g.seed) ^ static_cast<std::uint32_t>(row >> 32);
+#pragma omp simd
+        for (Index i = 0; i < g.width; ++i) {
+            const std::uint32_t v = mix(base + static_cast<std::uint32_t>(i) * 0x9e3779b9u);
+            s[i] *= v >= threshold ? scale : F(0);
+        }
+    }
+}
+
+// p = offset + target + source, and the standard deviations.
+template <typename F>
+void moments(const Gate<F> &g, const Tile &tile, GateRows<F> &rows) {
+    constexpr Index n = Vector<F>::size;
+    const Index width = g.width;
+    const F *offset = g.offset;
+    for (Index r = 0; r < tile.rows; ++r) {
+        const F *t = g.target ? g.target + tile.target[r] * g.width : nullptr;
+        const F *s = g.source ? g.source + tile.source[r] * g.width : nullptr;
+        F *p = rows.p + r * g.width;
+        const auto v_at = rows.row(r, width);
+        Vec<F> squares{}, cross{};
+        for (Index i = 0; i < width; i += n) {
+            Vec<F> v = load(offset + i);
+            if (t) v += load(t + i);
+            if (s) v += load(s + i);
+            const Vec<F> u = v_at(i);
+            store(p + i, v);
+            squares += v * v + u * u;
+            cross += u * v;
+        }
+        const F even = sum_of(squares), odd = 2 * sum_of(cross);
+        rows.plus[r] = even + odd;
+        rows.minus[r] = even - odd;
+    }
+    const F share = F(1) / g.channels;
+#pragma omp simd
+    for (Index r = 0; r < tile.rows; ++r) {
+        rows.plus[r] = 1 / std::sqrt(std::max(rows.plus[r], F(0)) * share + g.eps);
+        rows.minus[r] = 1 / std::sqrt(std::max(rows.minus[r], F(0)) * share + g.eps);
+    }
+}
+
+template <bool bounded, typename F>
+void gate_forward_of(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *s) {
+    constexpr Index n = Vector<F>::size;
+    const Index width = g.width;
+    const F *weight = g.weight, *bias = g.bias;
+    const bool symmetric = g.symmetric;
+    for (Index r = 0; r < tile.rows; ++r) {
+        const F *p = rows.p + r * width;
+        F *o = s + r * width;
+        const F plus = rows.plus[r], minus = rows.minus[r];
+        const auto v_at = rows.row(r, width);
+        for (Index i = 0; i < width; i += n) {
+            const Vec<F> w = load(weight + i), c = load(bias + i), u = load(p + i), v = v_at(i);
+            const Vec<F> a = (u + v) * plus * w + c;
+            const Vec<F> one = exponential_of_minus<bounded>(a) + F(1);
+            if (symmetric) {
+                const Vec<F> b = (u - v) * minus * w + c;
+                const Vec<F> two = exponential_of_minus<bounded>(b) + F(1);
+                store(o + i, (a * two + b * one) / (one * two));
+            } else {
+                store(o + i, a / one);
+            }
+        }
+    }
+    if (g.drop > 0) mask(g, tile, s);
+}
+
+template <typename F>
+void gate_forward(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *s) {
+    g.bounded ? gate_forward_of<true>(g, tile, rows, s) : gate_forward_of<false>(g, tile, rows, s);
+}
+
+template <typename F>
+struct GateGradients {
+    F *offset, *target, *source, *weight, *bias;  // sums; with target the offset's is not written
+    F *more;                                      // of all rows; target, source and more may be null
+    F *other;                                     // scratch (rows x width)
+};
+
+// From ds the gradients at z (dz, stride ldd), at k (along) and the sums; s is computed again. ds is overwritten.
+template <bool bounded, typename F>
+void gate_backward_of(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *ds, F *s, F *dz, Index ldd,
+                   F *along, const GateGradients<F> &to) {
+    constexpr Index n = Vector<F>::size;
+    const Index width = g.width;
+    const F *weight = g.weight, *bias = g.bias;
+    const F share = F(1) / g.channels;
+    F *sum_weight = to.weight, *sum_bias = to.bias;
+    const bool symmetric = g.symmetric;
+    if (g.drop > 0) mask(g, tile, ds);
+    for (Index r = 0; r < tile.rows; ++r) {
+        const F *z = rows.z + r * rows.ldz, *p = rows.p + r * width;
+        F *o = s + r * width, *d = ds + r * width, *e = to.other + r * width, *q = dz + r * ldd;
+        const F plus = rows.plus[r], minus = rows.minus[r], k = rows.factor[r];
+        const auto v_at = rows.row(r, width);
+        Vec<F> dot{}, dot2{};
+        for (Index i = 0; i < width; i += n) {
+            const Vec<F> w = load(weight + i), c = load(bias + i), u = load(p + i), v = v_at(i);
+            const Vec<F> x = (u + v) * plus, a = x * w + c, grad = load(d + i);
+            const Vec<F> one = exponential_of_minus<bounded>(a) + F(1);
+            Vec<F> sigma, silu, da, sum_w, sum_b;
+            if (symmetric) {
+                const Vec<F> y = (u - v) * minus, b = y * w + c;
+                const Vec<F> two = exponential_of_minus<bounded>(b) + F(1), inverse = F(1) / (one * two);
+                const Vec<F> tau = inverse * one;
+                sigma = inverse * two;
+                silu = b * tau;
+                const Vec<F> db = grad * (tau + silu * (F(1) - tau)), dy = db * w;
+                sum_w = db * y;
+                sum_b = db;
+                dot2 += dy * y;
+                store(e + i, dy);
+                const Vec<F> last = a * sigma;
+                da = grad * (sigma + last * (F(1) - sigma));
+                silu += last;
+                sum_w += da * x;
+                sum_b += da;
+            } else {
+                sigma = F(1) / one;
+                silu = a * sigma;
+                da = grad * (sigma + silu * (F(1) - sigma));
+                sum_w = da * x;
+                sum_b = da;
+            }
+            const Vec<F> dx = da * w;
+            dot += dx * x;
+            store(d + i, dx);
+            store(o + i, silu);
+            store(sum_weight + i, load(sum_weight + i) + sum_w);
+            store(sum_bias + i, load(sum_bias + i) + sum_b);
+        }
+        const F mean = sum_of(dot) * share, mean2 = sum_of(dot2) * share;
+        F *dt = to.target ? to.target + tile.target[r] * width : to.offset;
+        F *dsource = to.source ? to.source + tile.source[r] * width : nullptr;
+        F *more = to.more ? to.more + (tile.start + r) * width : nullptr;
+        Vec<F> sum{};
+        for (Index i = 0; i < width; i += n) {
+            const Vec<F> u = load(p + i), v = v_at(i);
+            Vec<F> dp = (load(d + i) - (u + v) * (plus * mean)) * plus, dv = dp;
+            if (symmetric) {
+                const Vec<F> dm = (load(e + i) - (u - v) * (minus * mean2)) * minus;
+                dp += dm;
+                dv -= dm;
+            }
+            store(q + i, dv * k);
+            sum += dv * load(z + i);
+            if (more) store(more + i, dv);
+            store(dt + i, load(dt + i) + dp);
+            if (dsource) store(dsource + i, load(dsource + i) + dp);
+        }
+        along[r] = sum_of(sum);
+    }
+    if (g.drop > 0) mask(g, tile, s);
+}
+
+// LayerNorm's result is at most sqrt(channels): usually the exponentials need not be guarded.
+template <typename F>
+bool is_bounded(const Gate<F> &g) {
+    F largest = 0;
+    for (Index i = 0; i < g.width; ++i) {
+        largest = std::max(largest, std::abs(g.weight[i]) * std::sqrt(F(g.channels)) + std::abs(g.bias[i]));
+    }
+    return largest < 39;
+}
+
+template <typename F>
+void gate_backward(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *ds, F *s, F *dz, Index ldd,
+                   F *along, const GateGradients<F> &to) {
+    g.bounded ? gate_backward_of<true>(g, tile, rows, ds, s, dz, ldd, along, to)
+              : gate_backward_of<false>(g, tile, rows, ds, s, dz, ldd, along, to);
+}
+
+}  // namespace

@@ -1,0 +1,260 @@
+// A scale equivariant net on the edges of a connection, or on vertices, from the first product to the last sum.
+//
+// An edge block has B networks, T targets and S sources; row (b, t, s) is a vector. A tile of rows goes through the whole
+// net while it is in the nearest caches. A thread has whole networks, so that sums over the rows of one network need no
+// locks.
+
+#pragma once
+
+#include "gate.h"
+
+namespace {
+
+enum Reduce : int { NONE, TARGET, SOURCE };
+
+template <typename F>
+struct Net {
+    Index B, T, S;
+    Index inputs, middle, hidden, outputs, channels;
+    const F *x;       // (B, T, S, inputs); with scalar (B, S, inputs), and rows are scalar[b, t, s] x[b, s]
+    const F *scalar;  // (B, T, S) or null
+    const F *edge;    // (middle, inputs) or null
+    const F *vertex;  // (B, n, middle) or null: m = vertex * (edge x)
+    const F *gamma;   // (outputs, middle), or null: then the result is rho alone
+    const F *first, *offset, *target, *source, *weight, *bias;
+    const F *more;    // (B, T, S, hidden) or null: added to what the gate takes from m
+    const F *last, *last_bias, *outer_target, *outer_source;
+    F *saved_edge, *saved_z, *saved_rho;  // what the backward pass reads instead of computing it again, or null
+    F eps, drop;
+    std::uint32_t seed;
+    int symmetric, canonical, by_target, reduce, residual, threads;
+
+    Index linear() const { return gamma ? outputs : 0; }
+    Index width() const { return linear() + hidden; }
+};
+
+// 1 / |x|, and 0 for x = 0; the largest entry is taken out first, so that no square over- or underflows.
+template <typename F>
+inline F inverse_norm(const F *x, Index width) {
+    F largest = 0, square = 0;
+#pragma omp simd reduction(max : largest)
+    for (Index i = 0; i < width; ++i) largest = std::max(largest, std::abs(x[i]));
+    const F unit = largest > 0 ? 1 / largest : F(0);
+    if (!std::isfinite(unit)) return 0;
+#pragma omp simd reduction(+ : square)
+    for (Index i = 0; i < width; ++i) square += (x[i] * unit) * (x[i] * unit);
+    return square > 0 ? unit / std::sqrt(square) : F(0);
+}
+
+// Subtract the mean over the first `channels` numbers of every row; what is padded stays 0. to may be from.
+template <typename F>
+void centre_rows(const F *from, F *to, Index rows, Index width, Index channels) {
+    for (Index r = 0; r < rows; ++r, from += width, to += width) {
+        F mean = 0;
+#pragma omp simd reduction(+ : mean)
+        for (Index i = 0; i < channels; ++i) mean += from[i];
+        mean /= channels;
+#pragma omp simd
+        for (Index i = 0; i < channels; ++i) to[i] = from[i] - mean;
+        for (Index i = channels; i < width; ++i) to[i] = 0;
+    }
+}
+
+// The same over the first `channels` rows of a matrix.
+template <typename F>
+void centre_columns(F *x, Index width, Index channels) {
+    Array<F> mean(width, F(0));
+    for (Index r = 0; r < channels; ++r)
+        for (Index i = 0; i < width; ++i) mean[i] += x[r * width + i] / channels;
+    for (Index r = 0; r < channels; ++r)
+        for (Index i = 0; i < width; ++i) x[r * width + i] -= mean[i];
+}
+
+// What all threads read: packed weights, everything that enters LayerNorm with mean 0, and rows that are factored.
+template <typename F>
+struct Shared {
+    Packed<F> edge, stack, last, edge_back, stack_back, last_back;
+    Array<F> offset, target, source, more;
+    Array<F> a, da, norm;  // for x[b, s]: stack x, its gradient, 1 / |x|
+    Gate<F> gate;
+
+    Shared(const Net<F> &n, bool backward) : offset(n.hidden) {
+        Array<F> matrix(n.width() * n.middle);
+        if (n.gamma) std::copy(n.gamma, n.gamma + n.outputs * n.middle, matrix.data());
+        F *first = matrix.data() + n.linear() * n.middle;
+        std::copy(n.first, n.first + n.hidden * n.middle, first);
+        centre_columns(first, n.middle, n.channels);
+        centre_rows(n.offset, offset.data(), 1, n.hidden, n.channels);
+        if (n.edge) edge.pack(n.edge, n.middle, n.inputs, true);
+        stack.pack(matrix.data(), n.width(), n.middle, true);
+        last.pack(n.last, n.outputs, n.hidden, true);
+        if (backward) {
+            if (n.edge) edge_back.pack(n.edge, n.middle, n.inputs, false);
+            stack_back.pack(matrix.data(), n.width(), n.middle, false);
+            last_back.pack(n.last, n.outputs, n.hidden, false);
+        }
+        if (n.target) target.resize(n.B * n.T * n.hidden);
+        if (n.source) source.resize(n.B * n.S * n.hidden);
+        if (n.more) more.resize(n.B * n.T * n.S * n.hidden);
+        if (n.scalar) {
+            a.resize(n.B * n.S * n.width());
+            norm.resize(n.B * n.S);
+            if (backward) da.assign(n.B * n.S * n.width(), F(0));
+        }
+        gate = {offset.data(), n.target ? target.data() : nullptr, n.source ? source.data() : nullptr, n.weight, n.bias,
+                n.hidden, n.channels, n.eps, n.drop, n.seed, n.symmetric, false};
+        gate.bounded = is_bounded(gate);
+    }
+
+    // Fill what belongs to networks [begin, end).
+    void prepare(const Net<F> &n, Index begin, Index end) {
+        const Index h = n.hidden, count = end - begin;
+        const auto centre = [&](const F *from, Array<F> &to, Index rows) {
+            const Index at = begin * rows * h;
+            if (from) centre_rows(from + at, to.data() + at, count * rows, h, n.channels);
+        };
+        centre(n.target, target, n.T);
+        centre(n.source, source, n.S);
+        centre(n.more, more, n.T * n.S);
+        if (!n.scalar) return;
+        const Index at = begin * n.S, rows = count * n.S;
+        product(rows, n.width(), n.inputs, n.x + at * n.inputs, n.inputs, Index(1), stack.matrix(),
+                a.data() + at * n.width(), n.width());
+        for (Index r = at; r < at + rows; ++r) norm[r] = n.canonical ? inverse_norm(n.x + r * n.inputs, n.inputs) : F(1);
+    }
+};
+
+// One thread's place to work: the rows of a tile.
+template <typename F>
+class Worker {
+  public:
+    Worker(const Net<F> &net, const Shared<F> &shared, Index rows)
+        : n(net), to(shared), targets(rows), sources(rows), edge_(rows * net.middle), m_(rows * net.middle),
+          z_(rows * net.width()), p_(rows * net.hidden), s_(rows * net.hidden), rho_(rows * net.outputs),
+          numbers(4 * rows) {
+        factor = numbers.data();
+        along = factor + rows;
+        plus = along + rows;
+        minus = plus + rows;
+    }
+
+    void forward(Index start, Index rows, F *out) {
+        begin(start, rows, false);
+        gate_forward(to.gate, tile, gate_rows, s_.data());
+        F *rho = n.saved_rho ? n.saved_rho + start * n.outputs : rho_.data();
+        product(rows, n.outputs, n.hidden, s_.data(), n.hidden, Index(1), to.last.matrix(), rho, n.outputs);
+        const Index outputs = n.outputs, width = n.width();
+        const F *bias = n.last_bias;
+        const bool linear = n.gamma, add = n.reduce != NONE;
+        for (Index r = 0; r < rows; ++r) {
+            const F *g = z + r * width, *q = rho + r * outputs;
+            F *o = out + receiver(r) * outputs;
+            for (Index i = 0; i < outputs; i += lanes) {
+                Vec<F> v = load(q + i) + load(bias + i);
+                if (linear) v *= load(g + i);
+                if (add) v += load(o + i);
+                store(o + i, v);
+            }
+        }
+        if (n.residual) add_rows(out + start * outputs);
+    }
+
+  protected:
+    static constexpr Index lanes = Vector<F>::size;
+
+    // Everything before the gate.
+    void begin(Index start, Index rows, bool again) {
+        tile = {start, rows, targets.data(), sources.data()};
+        Index target = start / n.S, s = start % n.S, t = target % n.T, first = target / n.T * n.S;
+        for (Index r = 0; r < rows; ++r) {
+            targets[r] = target;
+            sources[r] = first + s;
+            if (++s < n.S) continue;
+            s = 0;
+            ++target;
+            if (++t < n.T) continue;
+            t = 0;
+            first += n.S;
+        }
+        n.scalar ? factored() : transform(again);
+        gate_rows = {z + n.linear(), n.width(), factor, n.more ? to.more.data() + start * n.hidden : nullptr, p_.data(),
+                     plus, minus};
+        moments(to.gate, tile, gate_rows);
+    }
+
+    // z = w a, and 1 / |w x|: where the product of two small factors has no finite inverse it counts as 0.
+    void factored() {
+        const Index width = n.width();
+        for (Index r = 0; r < tile.rows; ++r) {
+            const F w = n.scalar[tile.start + r], *from = to.a.data() + sources[r] * width;
+            F *q = z_.data() + r * width;
+            for (Index i = 0; i < width; i += lanes) store(q + i, load(from + i) * w);
+            const F inverse = to.norm[sources[r]] / std::abs(w);
+            factor[r] = !n.canonical ? F(1) : std::isfinite(inverse) ? inverse : F(0);
+        }
+        z = z_.data();
+        if (n.outer_target) add_outer(z_.data());
+    }
+
+    // e = edge x, m = vertex * e and z = stack m.
+    void transform(bool again) {
+        const Index rows = tile.rows, middle = n.middle;
+        x = n.x + tile.start * n.inputs;
+        e = x;
+        if (n.edge) {
+            F *at = n.saved_edge ? n.saved_edge + tile.start * middle : edge_.data();
+            if (!again || !n.saved_edge) {
+                product(rows, middle, n.inputs, x, n.inputs, Index(1), to.edge.matrix(), at, middle);
+            }
+            e = at;
+        }
+        m = e;
+        if (n.vertex) {
+            for (Index r = 0; r < rows; ++r) {
+                const F *y = n.vertex + sender(r) * middle, *v = e + r * middle;
+                F *o = m_.data() + r * middle;
+                for (Index i = 0; i < middle; i += lanes) store(o + i, load(y + i) * load(v + i));
+            }
+            m = m_.data();
+        }
+        F *at = n.saved_z ? n.saved_z + tile.start * n.width() : z_.data();
+        if (!again || !n.saved_z) {
+            product(rows, n.width(), middle, m, middle, Index(1), to.stack.matrix(), at, n.width());
+            if (n.outer_target) add_outer(at);
+        }
+        z = at;
+        for (Index r = 0; r < rows; ++r) factor[r] = n.canonical ? inverse_norm(m + r * middle, middle) : F(1);
+    }
+
+    void add_outer(F *at) {
+        for (Index r = 0; r < tile.rows; ++r, at += n.width()) {
+            const F *t = n.outer_target + targets[r] * n.outputs, *s = n.outer_source + sources[r] * n.outputs;
+            for (Index i = 0; i < n.outputs; i += lanes) store(at + i, load(at + i) + load(t + i) * load(s + i));
+        }
+    }
+
+    void add_rows(F *out) {
+        const Index width = n.outputs;
+        for (Index r = 0; r < tile.rows; ++r, out += width) {
+            const F w = n.scalar ? n.scalar[tile.start + r] : F(1);
+            const F *from = n.scalar ? n.x + sources[r] * width : x + r * width;
+            for (Index i = 0; i < width; i += lanes) store(out + i, load(out + i) + load(from + i) * w);
+        }
+    }
+
+    Index sender(Index r) const { return n.by_target ? targets[r] : sources[r]; }
+    Index receiver(Index r) const {
+        return n.reduce == NONE ? tile.start + r : n.reduce == TARGET ? targets[r] : sources[r];
+    }
+
+    const Net<F> &n;
+    const Shared<F> &to;
+    std::vector<Index> targets, sources;
+    Array<F> edge_, m_, z_, p_, s_, rho_, numbers;
+    Tile tile{};
+    GateRows<F> gate_rows{};
+    const F *x = nullptr, *e = nullptr, *m = nullptr, *z = nullptr;
+    F *factor, *along, *plus, *minus;
+};
+
+}  // namespace
