@@ -269,8 +269,9 @@ class ScaleEquivariant(nn.Module):
         for gamma, invariants in zip(self.gamma, self.invariant, strict=True):
             assert isinstance(invariants, ScaleInvariants)
             assert isinstance(gamma, nn.Linear)
-            net = invariants[group]
-            if fused.usable(x) and not net.takes_absolute_values:
+            net = invariants.of[group.name]
+            # `proof.py` puts given functions in the place of nets.
+            if isinstance(net, ScaleInvariant) and fused.usable(x) and not net.takes_absolute_values:
                 x = net.times(gamma.weight, [x, *companions], contexts)
             else:
                 x = gamma(x) * net([x, *companions], contexts)
