@@ -192,13 +192,13 @@ def _step(
     """One step of work; `read` is how the model is applied, if not by calling it."""
     read = read or model
 
+    model.train(training)
+
     def infer() -> None:
-        model.eval()
         with torch.no_grad():
             read(networks)
 
     def train() -> None:
-        model.train()
         y = read(networks)
         values: Tensor = y.parameters if isinstance(y, Networks) else y
         values.square().mean().backward()

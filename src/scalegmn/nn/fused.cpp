@@ -1,5 +1,7 @@
 // Gradients of the net in net.h, and the functions that Python calls.
 
+#include <memory>
+
 #include "net.h"
 
 namespace {
@@ -56,8 +58,10 @@ class BackwardWorker : Worker<F> {
         F *s = Base::s_.data(), *drho = drho_.data(), *ds = ds_.data();
         split();
         product(rows, n.hidden, n.outputs, drho, n.outputs, Index(1), to.last_back.matrix(), ds, n.hidden);
-        const GateGradients<F> gate_sums{sums.offset, d.target, d.source, sums.weight, sums.bias, d.more, other_.data()};
-        gate_backward(to.gate, tile, Base::gate_rows, ds, s, dz_.data() + n.linear(), n.width(), Base::along, gate_sums);
+        const GateGradients<F> gate_sums{sums.offset, d.target, d.source, sums.weight, sums.bias, d.more, other_.data(),
+                                         Base::mean, Base::mean2};
+        gate_backward(to.gate, tile, Base::gate_rows, ds, s, dz_.data() + n.linear(), n.width(),
+                      n.canonical ? Base::along : nullptr, gate_sums);
         product(n.outputs, n.hidden, rows, drho, Index(1), n.outputs, rows_of(s, n.hidden), sums.last, n.hidden, true);
         if (n.gamma) to_linear();
         n.scalar ? to_factors() : to_rows();
@@ -223,28 +227,25 @@ void over_tiles(const Net<F> &n, Index begin, Index end, Work work) {
 template <typename F>
 void net_forward(const Net<F> &n, F *out) {
     Shared<F> shared(n, false);
-    std::vector<Worker<F>> workers;
-    workers.reserve(n.threads);
-    for (int t = 0; t < n.threads; ++t) workers.emplace_back(n, shared, tile_rows(n));
-    over_networks(n.B, n.threads, [&](int t, Index begin, Index end) {
+    over_networks(n.B, n.threads, [&](int, Index begin, Index end) {
+        Worker<F> worker(n, shared, tile_rows(n));
         shared.prepare(n, begin, end);
-        over_tiles(n, begin, end, [&](Index start, Index rows) { workers[t].forward(start, rows, out); });
+        over_tiles(n, begin, end, [&](Index start, Index rows) { worker.forward(start, rows, out); });
     });
 }
 
 template <typename F>
 void net_backward(const Net<F> &n, const Gradients<F> &d) {
     Shared<F> shared(n, true);
-    std::vector<BackwardWorker<F>> workers;
-    workers.reserve(n.threads);
-    for (int t = 0; t < n.threads; ++t) workers.emplace_back(n, shared, d, tile_rows(n));
+    std::vector<std::unique_ptr<BackwardWorker<F>>> workers(n.threads);
     over_networks(n.B, n.threads, [&](int t, Index begin, Index end) {
+        workers[t] = std::make_unique<BackwardWorker<F>>(n, shared, d, tile_rows(n));
         shared.prepare(n, begin, end);
-        over_tiles(n, begin, end, [&](Index start, Index rows) { workers[t].backward(start, rows); });
-        workers[t].finish(begin, end);
+        over_tiles(n, begin, end, [&](Index start, Index rows) { workers[t]->backward(start, rows); });
+        workers[t]->finish(begin, end);
     });
     // One thread after the other: the order of summation does not depend on who is first.
-    for (const auto &worker : workers) worker.sums.add_to(d);
+    for (const auto &worker : workers) worker->sums.add_to(d);
     centre_columns(d.first, n.middle, n.channels);
     centre_rows(d.offset, d.offset, 1, n.hidden, n.channels);
 }

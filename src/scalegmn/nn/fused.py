@@ -133,7 +133,7 @@ def _pad(x: Tensor | None, columns: int, rows: int | None = None) -> Tensor | No
         return None
     right, below = columns - x.shape[-1], 0 if rows is None else rows - x.shape[-2]
     if right or below:
-        x = F.pad(x, (0, right, 0, below) if below else (0, right))
+        return F.pad(x, (0, right, 0, below) if below else (0, right))
     return x.contiguous()
 
 
@@ -176,8 +176,7 @@ class _Tensors(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
-class _Options:
+class _Options(NamedTuple):
     channels: int
     eps: float
     drop: float

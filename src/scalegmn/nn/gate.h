@@ -102,18 +102,49 @@ void moments(const Gate<F> &g, const Tile &tile, GateRows<F> &rows) {
     }
 }
 
-template <bool bounded, typename F>
-void gate_forward_of(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *s) {
-    constexpr Index n = Vector<F>::size;
+// LayerNorm's result is at most sqrt(channels): usually the exponentials need not be guarded.
+template <typename F>
+bool is_bounded(const Gate<F> &g) {
+    F largest = 0;
+    for (Index i = 0; i < g.width; ++i) {
+        largest = std::max(largest, std::abs(g.weight[i]) * std::sqrt(F(g.channels)) + std::abs(g.bias[i]));
+    }
+    return largest < 39;
+}
+
+// Sigmoids of both signs. Passes over a tile are short, so that many vectors are under way at once.
+template <bool bounded, bool symmetric, typename F>
+void sigmoids(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *sigma, F *tau) {
     const Index width = g.width;
     const F *weight = g.weight, *bias = g.bias;
-    const bool symmetric = g.symmetric;
     for (Index r = 0; r < tile.rows; ++r) {
-        const F *p = rows.p + r * width;
-        F *o = s + r * width;
-        const F plus = rows.plus[r], minus = rows.minus[r];
+        const F *p = rows.p + r * width, plus = rows.plus[r], minus = rows.minus[r];
+        F *one_over = sigma + r * width, *other_over = tau + r * width;
         const auto v_at = rows.row(r, width);
-        for (Index i = 0; i < width; i += n) {
+        for (Index i = 0; i < width; i += Vector<F>::size) {
+            const Vec<F> w = load(weight + i), c = load(bias + i), u = load(p + i), v = v_at(i);
+            const Vec<F> one = exponential_of_minus<bounded>((u + v) * plus * w + c) + F(1);
+            if (symmetric) {
+                const Vec<F> two = exponential_of_minus<bounded>((u - v) * minus * w + c) + F(1);
+                const Vec<F> inverse = F(1) / (one * two);
+                store(one_over + i, inverse * two);
+                store(other_over + i, inverse * one);
+            } else {
+                store(one_over + i, F(1) / one);
+            }
+        }
+    }
+}
+
+template <bool bounded, bool symmetric, typename F>
+void gate_forward_of(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *s) {
+    const Index width = g.width;
+    const F *weight = g.weight, *bias = g.bias;
+    for (Index r = 0; r < tile.rows; ++r) {
+        const F *p = rows.p + r * width, plus = rows.plus[r], minus = rows.minus[r];
+        F *o = s + r * width;
+        const auto v_at = rows.row(r, width);
+        for (Index i = 0; i < width; i += Vector<F>::size) {
             const Vec<F> w = load(weight + i), c = load(bias + i), u = load(p + i), v = v_at(i);
             const Vec<F> a = (u + v) * plus * w + c;
             const Vec<F> one = exponential_of_minus<bounded>(a) + F(1);
@@ -130,108 +161,118 @@ void gate_forward_of(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows
 }
 
 template <typename F>
-void gate_forward(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *s) {
-    g.bounded ? gate_forward_of<true>(g, tile, rows, s) : gate_forward_of<false>(g, tile, rows, s);
-}
-
-template <typename F>
 struct GateGradients {
     F *offset, *target, *source, *weight, *bias;  // sums; with target the offset's is not written
     F *more;                                      // of all rows; target, source and more may be null
     F *other;                                     // scratch (rows x width)
+    F *mean, *mean2;                              // scratch (rows)
 };
 
-// From ds the gradients at z (dz, stride ldd), at k (along) and the sums; s is computed again. ds is overwritten.
-template <bool bounded, typename F>
-void gate_backward_of(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *ds, F *s, F *dz, Index ldd,
-                   F *along, const GateGradients<F> &to) {
-    constexpr Index n = Vector<F>::size;
+// From ds and the sigmoids, which lie in s and to.other: s again, LayerNorm's gradients of both signs into ds and
+// to.other, and their means along the normal vectors.
+template <bool symmetric, typename F>
+void normal_gradients(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *ds, F *s,
+                      const GateGradients<F> &to) {
     const Index width = g.width;
-    const F *weight = g.weight, *bias = g.bias;
-    const F share = F(1) / g.channels;
+    const F *weight = g.weight, *bias = g.bias, share = F(1) / g.channels;
     F *sum_weight = to.weight, *sum_bias = to.bias;
-    const bool symmetric = g.symmetric;
-    if (g.drop > 0) mask(g, tile, ds);
     for (Index r = 0; r < tile.rows; ++r) {
-        const F *z = rows.z + r * rows.ldz, *p = rows.p + r * width;
-        F *o = s + r * width, *d = ds + r * width, *e = to.other + r * width, *q = dz + r * ldd;
-        const F plus = rows.plus[r], minus = rows.minus[r], k = rows.factor[r];
+        const F *p = rows.p + r * width, plus = rows.plus[r], minus = rows.minus[r];
+        F *o = s + r * width, *d = ds + r * width, *e = to.other + r * width;
         const auto v_at = rows.row(r, width);
         Vec<F> dot{}, dot2{};
-        for (Index i = 0; i < width; i += n) {
-            const Vec<F> w = load(weight + i), c = load(bias + i), u = load(p + i), v = v_at(i);
-            const Vec<F> x = (u + v) * plus, a = x * w + c, grad = load(d + i);
-            const Vec<F> one = exponential_of_minus<bounded>(a) + F(1);
-            Vec<F> sigma, silu, da, sum_w, sum_b;
-            if (symmetric) {
-                const Vec<F> y = (u - v) * minus, b = y * w + c;
-                const Vec<F> two = exponential_of_minus<bounded>(b) + F(1), inverse = F(1) / (one * two);
-                const Vec<F> tau = inverse * one;
-                sigma = inverse * two;
-                silu = b * tau;
-                const Vec<F> db = grad * (tau + silu * (F(1) - tau)), dy = db * w;
-                sum_w = db * y;
-                sum_b = db;
-                dot2 += dy * y;
-                store(e + i, dy);
-                const Vec<F> last = a * sigma;
-                da = grad * (sigma + last * (F(1) - sigma));
-                silu += last;
-                sum_w += da * x;
-                sum_b += da;
-            } else {
-                sigma = F(1) / one;
-                silu = a * sigma;
-                da = grad * (sigma + silu * (F(1) - sigma));
-                sum_w = da * x;
-                sum_b = da;
-            }
-            const Vec<F> dx = da * w;
+        for (Index i = 0; i < width; i += Vector<F>::size) {
+            const Vec<F> w = load(weight + i), c = load(bias + i), u = load(p + i), v = v_at(i), grad = load(d + i);
+            const Vec<F> x = (u + v) * plus, sigma = load(o + i);
+            Vec<F> silu = (x * w + c) * sigma;
+            const Vec<F> da = grad * (sigma + silu * (F(1) - sigma)), dx = da * w;
+            Vec<F> sum_w = da * x, sum_b = da;
             dot += dx * x;
             store(d + i, dx);
+            if (symmetric) {
+                const Vec<F> y = (u - v) * minus, tau = load(e + i), last = (y * w + c) * tau;
+                const Vec<F> db = grad * (tau + last * (F(1) - tau)), dy = db * w;
+                silu += last;
+                sum_w += db * y;
+                sum_b += db;
+                dot2 += dy * y;
+                store(e + i, dy);
+            }
             store(o + i, silu);
             store(sum_weight + i, load(sum_weight + i) + sum_w);
             store(sum_bias + i, load(sum_bias + i) + sum_b);
         }
-        const F mean = sum_of(dot) * share, mean2 = sum_of(dot2) * share;
-        F *dt = to.target ? to.target + tile.target[r] * width : to.offset;
+        to.mean[r] = sum_of(dot) * share * plus;
+        to.mean2[r] = sum_of(dot2) * share * minus;
+    }
+}
+
+// From LayerNorm's gradients those at z (dz, stride ldd), at k (along) and at p.
+template <bool symmetric, typename F>
+void input_gradients(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, const F *ds, F *dz, Index ldd,
+                     F *along, const GateGradients<F> &to) {
+    const Index width = g.width;
+    for (Index r = 0; r < tile.rows; ++r) {
+        const F *p = rows.p + r * width, *d = ds + r * width, *e = to.other + r * width, *z = rows.z + r * rows.ldz;
+        const F plus = rows.plus[r], minus = rows.minus[r], k = rows.factor[r], mean = to.mean[r], mean2 = to.mean2[r];
+        F *q = dz + r * ldd, *dt = to.target ? to.target + tile.target[r] * width : to.offset;
         F *dsource = to.source ? to.source + tile.source[r] * width : nullptr;
         F *more = to.more ? to.more + (tile.start + r) * width : nullptr;
+        const auto v_at = rows.row(r, width);
         Vec<F> sum{};
-        for (Index i = 0; i < width; i += n) {
+        for (Index i = 0; i < width; i += Vector<F>::size) {
             const Vec<F> u = load(p + i), v = v_at(i);
-            Vec<F> dp = (load(d + i) - (u + v) * (plus * mean)) * plus, dv = dp;
+            Vec<F> dp = (load(d + i) - (u + v) * mean) * plus, dv = dp;
             if (symmetric) {
-                const Vec<F> dm = (load(e + i) - (u - v) * (minus * mean2)) * minus;
+                const Vec<F> dm = (load(e + i) - (u - v) * mean2) * minus;
                 dp += dm;
                 dv -= dm;
             }
             store(q + i, dv * k);
-            sum += dv * load(z + i);
+            if (along) sum += dv * load(z + i);
             if (more) store(more + i, dv);
             store(dt + i, load(dt + i) + dp);
             if (dsource) store(dsource + i, load(dsource + i) + dp);
         }
-        along[r] = sum_of(sum);
+        if (along) along[r] = sum_of(sum);
     }
+}
+
+template <bool bounded, bool symmetric, typename F>
+void gate_backward_of(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *ds, F *s, F *dz, Index ldd,
+                      F *along, const GateGradients<F> &to) {
+    if (g.drop > 0) mask(g, tile, ds);
+    sigmoids<bounded, symmetric>(g, tile, rows, s, to.other);
+    normal_gradients<symmetric>(g, tile, rows, ds, s, to);
+    input_gradients<symmetric>(g, tile, rows, ds, dz, ldd, along, to);
     if (g.drop > 0) mask(g, tile, s);
 }
 
-// LayerNorm's result is at most sqrt(channels): usually the exponentials need not be guarded.
-template <typename F>
-bool is_bounded(const Gate<F> &g) {
-    F largest = 0;
-    for (Index i = 0; i < g.width; ++i) {
-        largest = std::max(largest, std::abs(g.weight[i]) * std::sqrt(F(g.channels)) + std::abs(g.bias[i]));
+// Calls work(bounded, symmetric) with constants.
+template <typename F, typename Work>
+inline void with_kind(const Gate<F> &g, Work work) {
+    using Yes = std::true_type;
+    using No = std::false_type;
+    if (g.symmetric) {
+        g.bounded ? work(Yes(), Yes()) : work(No(), Yes());
+    } else {
+        g.bounded ? work(Yes(), No()) : work(No(), No());
     }
-    return largest < 39;
 }
 
+// s of a tile.
+template <typename F>
+void gate_forward(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *s) {
+    with_kind(g, [&](auto b, auto y) { gate_forward_of<decltype(b)::value, decltype(y)::value>(g, tile, rows, s); });
+}
+
+// From ds, which is overwritten: s again, dz with stride ldd, the gradient at k (along, or null) and the sums.
 template <typename F>
 void gate_backward(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows, F *ds, F *s, F *dz, Index ldd,
                    F *along, const GateGradients<F> &to) {
-    g.bounded ? gate_backward_of<true>(g, tile, rows, ds, s, dz, ldd, along, to)
-              : gate_backward_of<false>(g, tile, rows, ds, s, dz, ldd, along, to);
+    with_kind(g, [&](auto b, auto y) {
+        gate_backward_of<decltype(b)::value, decltype(y)::value>(g, tile, rows, ds, s, dz, ldd, along, to);
+    });
 }
 
 }  // namespace

@@ -131,11 +131,13 @@ class Worker {
     Worker(const Net<F> &net, const Shared<F> &shared, Index rows)
         : n(net), to(shared), targets(rows), sources(rows), edge_(rows * net.middle), m_(rows * net.middle),
           z_(rows * net.width()), p_(rows * net.hidden), s_(rows * net.hidden), rho_(rows * net.outputs),
-          numbers(4 * rows) {
+          numbers(6 * rows) {
         factor = numbers.data();
         along = factor + rows;
         plus = along + rows;
         minus = plus + rows;
+        mean = minus + rows;
+        mean2 = mean + rows;
     }
 
     void forward(Index start, Index rows, F *out) {
@@ -254,7 +256,7 @@ class Worker {
     Tile tile{};
     GateRows<F> gate_rows{};
     const F *x = nullptr, *e = nullptr, *m = nullptr, *z = nullptr;
-    F *factor, *along, *plus, *minus;
+    F *factor, *along, *plus, *minus, *mean, *mean2;
 };
 
 }  // namespace

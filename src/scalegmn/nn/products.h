@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <type_traits>
 #include <vector>
 
 #ifdef __AVX__
@@ -78,7 +79,7 @@ inline Vec<float> exponential_of_minus(Vec<float> x) {
     return (Vec<float>)((Bits)p + ((Bits)shifted << 23));
 }
 
-// Memory that begins where a cache line does.
+// Memory that begins where a cache line does and is not cleared.
 template <typename F>
 struct Allocator {
     using value_type = F;
@@ -87,6 +88,8 @@ struct Allocator {
     Allocator(const Allocator<G> &) {}
     F *allocate(std::size_t n) { return static_cast<F *>(::operator new(n * sizeof(F), std::align_val_t(64))); }
     void deallocate(F *p, std::size_t) { ::operator delete(p, std::align_val_t(64)); }
+    void construct(F *p) { ::new (static_cast<void *>(p)) F; }
+    void construct(F *p, const F &value) { ::new (static_cast<void *>(p)) F(value); }
     template <typename G>
     bool operator==(const Allocator<G> &) const { return true; }
     template <typename G>
