@@ -118,16 +118,19 @@ def test_runs_leave_records_and_are_not_repeated(
     left = missing(["mnist"], methods, 2, "small", place.zoos, results)
     assert [job.name for job in left] == ["mnist.mlp.1", "mnist.statnn.1"]
     # A record that was lost is made again from its run, without training.
-    before = (runs / "mnist.mlp.0" / "results.json").stat().st_mtime_ns
+    folder = runs / todo[0].folder
+    before = (folder / "results.json").stat().st_mtime_ns
     (results / "mnist.mlp.0.json").unlink()
     perform(missing(["mnist"], ["mlp"], 1, "small", place.zoos, results), place, runs, results)
-    assert (runs / "mnist.mlp.0" / "results.json").stat().st_mtime_ns == before
+    assert (folder / "results.json").stat().st_mtime_ns == before
     first, second = read_records(results)
     assert (first.method, second.method, first.epochs) == ("mlp", "statnn", 2)
     assert first.recipe["zoo"] == "mnist"
     # Another recipe is another experiment.
     monkeypatch.setattr(experiments, "EPOCHS", 3)
-    assert len(missing(["mnist"], methods, 1, "small", place.zoos, results)) == 2
+    others = missing(["mnist"], methods, 1, "small", place.zoos, results)
+    assert len(others) == 2
+    assert others[0].folder != todo[0].folder
     options = ["--table-only", "--json", "--results", str(tmp_path / "results")]
     assert command(app, ["reproduce", "inr-classification", *options]) == 0
     shown = json.loads(capsys.readouterr().out)

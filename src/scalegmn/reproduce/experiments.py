@@ -101,26 +101,26 @@ DATASETS = {
     )
 }
 
-_GRAPH = {"width": WIDTH, "layers": 3, "dropout": 0.2}
+_GRAPH = {"width": WIDTH, "layers": 3}
 _SCALE = {**_GRAPH, "edge_updates": False}
 _PERMUTATIONS = (
     Method("gmn", "GMN", "gmn", _SCALE),
-    Method("dws", "DWS", "dws", {"dropout": 0.2}),
-    Method("nfn-np", "NFN-NP", "nfn-np", {"dropout": 0.2}),
-    Method("nfn-hnp", "NFN-HNP", "nfn-hnp", {"dropout": 0.2}),
+    Method("dws", "DWS", "dws"),
+    Method("nfn-np", "NFN-NP", "nfn-np"),
+    Method("nfn-hnp", "NFN-HNP", "nfn-hnp"),
     Method("ng-gnn", "NG-GNN", "ng-gnn", {**_GRAPH, "frequencies": 0}),
 )
 METHODS = {
     method.name: method
     for method in (
-        Method("mlp", "MLP", "mlp", {"dropout": 0.2}),
+        Method("mlp", "MLP", "mlp"),
         Method("inr2vec", "Inr2Vec", "inr2vec"),
-        Method("statnn", "StatNN", "statnn", {"dropout": 0.2}),
+        Method("statnn", "StatNN", "statnn"),
         *_PERMUTATIONS,
         Method("ng-gnn-64", "NG-GNN, 64 probes", "ng-gnn", {**_GRAPH, "frequencies": 0, "probes": 64}),
         Method("ng-t", "NG-T", "ng-t", {**_GRAPH, "frequencies": 0}),
-        Method("nft", "NFT", "nft", {"dropout": 0.2}),
-        Method("monomial-nfn", "Monomial-NFN", "monomial-nfn", {"dropout": 0.2}),
+        Method("nft", "NFT", "nft"),
+        Method("monomial-nfn", "Monomial-NFN", "monomial-nfn"),
         Method("probegen", "ProbeGen", "probegen"),
         Method("scalegmn", "ScaleGMN", "scalegmn", _SCALE),
         Method("scalegmn-b", "ScaleGMN-B", "scalegmn-b", _SCALE),
@@ -163,18 +163,13 @@ def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
         # Edges carry the answer here.
         options.pop("edge_updates", None)
     elif ours:
-        options["readout"] = "output"
-    if not dataset.sines:
-        options.pop("dropout", None)
-        if ours and options.get("probes"):
-            options["probe_image"] = [32, 32]
+        options["readout"] = "input+output" if method.model == "scalegmn-b" else "output"
     training = {
         "epochs": EPOCHS,
         "minutes": MINUTES,
         "clock": "cpu",
         "batch": 32,
-        "lr": 1e-3,
-        "weight_decay": 0.1,
+        "lr": 2e-3,
         "schedule": "cosine",
         "warmup": 50,
         "device": "cpu",

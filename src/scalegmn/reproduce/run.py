@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,13 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the run and its record."""
+        """Of the record."""
         return run_name(self.dataset, self.method, self.seed)
+
+    @property
+    def folder(self) -> str:
+        """Of the run: other settings have another folder."""
+        return f"{self.name}-{hashlib.sha256(self.recipe.to_toml().encode()).hexdigest()[:8]}"
 
 
 def missing(
@@ -76,7 +82,7 @@ def perform(
         tell: Called with a line about each step.
     """
     for dataset in (DATASETS[name] for name in dict.fromkeys(job.dataset.name for job in jobs)):
-        mine = {job.name: job for job in jobs if job.dataset == dataset}
+        mine = {job.folder: job for job in jobs if job.dataset == dataset}
         zoo = open_zoo(dataset.zoo, place)
         if tell is not None:
             tell(f"{dataset.title}: {len(zoo):,} networks, {len(mine)} runs")
@@ -88,12 +94,8 @@ def perform(
                 job = mine[name]
                 write_record(results, job.dataset, job.method, job.seed, run)
 
-        done = [job for job in mine.values() if _finished(runs / job.name, job.recipe)]
-        for job in done:
-            look(job.name, Run(runs / job.name))
+        for name in mine:
+            # Trained before, but its record is gone.
+            look(name, Run(runs / name))
         train_all({name: job.recipe for name, job in mine.items()}, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
 
-
-def _finished(path: Path, asked: Recipe) -> bool:
-    run = Run(path)
-    return run.finished and run.recipe() == asked
