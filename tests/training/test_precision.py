@@ -19,6 +19,7 @@ from scalegmn.training.progress import Progress
 from scalegmn.zoo.store import Zoo
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize(("name", "options"), [("mlp", {"width": 8}), ("scalegmn", {"width": 4, "layers": 1})])
 def test_a_compiled_loss_has_the_same_values_and_gradients(digits: Zoo, name: str, options: dict[str, int]) -> None:
     task = Classification.from_zoo(digits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ..architecture import Architecture
 from ..errors import ScaleGMNError
 from ..networks import Networks
+from .edges import dense
 from .encoding import DualInit, Init, Positions, reciprocal
 from .layers import (
     Aggregate,
@@ -128,6 +129,8 @@ class MessagePassing(nn.Module):
             layer(self.style, edges=edge_updates and (last_edges or t < layers - 1)) for t in range(layers)
         )
 
+        self._compiled: Callable[..., States] | None = None
+
     def extra_repr(self) -> str:
         groups = ", ".join(map(str, self.style.vertex_groups))
         return f"depth: {len(self.layers)}, width: {self.width}, backward: {self.backward}, groups: {groups}"
@@ -136,19 +139,34 @@ class MessagePassing(nn.Module):
         """The states after T iterations, of which only those in `wanted` are computed."""
         symmetry = self.symmetries[networks.architecture]
         positions = self.positions(networks.architecture)
-        plan = [wanted(symmetry)]
+        states = self._start(networks, symmetry, positions)
+        for layer, keys in zip(self.layers, self._plan(symmetry, wanted(symmetry)), strict=True):
+            if self._compiled is not None:
+                states = _dense(states)
+            run = self._compiled or _iterate
+            if self.checkpointing and self.training:
+                new = checkpoint(run, layer, symmetry, states, keys, positions, use_reentrant=False)
+            else:
+                new = run(layer, symmetry, states, keys, positions)
+            states = states.plus(new) if self.skip else new
+        return symmetry, states
+
+    def compile_layers(self, *, backend: str | Callable[..., Any] = "inductor") -> None:
+        """Run iterations through torch.compile: layers of one kind share one compilation, for batches of any size.
+
+        So that they are of one kind, all of them compute all states, and edges are dense from the start.
+        """
+        self._compiled = torch.compile(_iterate, backend=backend)
+
+    def _plan(self, symmetry: Symmetry, wanted: set[Key]) -> list[set[Key]]:
+        """Which states each iteration computes."""
+        if self._compiled is not None:
+            return [_everything(symmetry, self.backward)] * len(self.layers)
+        plan = [wanted]
         for layer in reversed(self.layers):
             assert isinstance(layer, GraphLayer)
             plan.append(layer.needs(symmetry, plan[-1]))
-        plan.reverse()
-        states = self._start(networks, symmetry, positions)
-        for layer, keys in zip(self.layers, plan[1:], strict=True):
-            if self.checkpointing and self.training:
-                new = checkpoint(layer, symmetry, states, keys, positions, use_reentrant=False)
-            else:
-                new = layer(symmetry, states, keys, positions)
-            states = states.plus(new) if self.skip else new
-        return symmetry, states
+        return plan[-2::-1]
 
     def _start(self, networks: Networks, symmetry: Symmetry, positions: Sequence[Tensor]) -> States:
         features: Sequence[Tensor] = []
@@ -185,6 +203,37 @@ class MessagePassing(nn.Module):
         self.init.measure(training)
         if self.probes is not None:
             self.probes.measure(training)
+
+
+def _iterate(
+    layer: nn.Module, symmetry: Symmetry, states: States, wanted: set[Key], positions: Sequence[Tensor]
+) -> States:
+    new: States = layer(symmetry, states, wanted, positions)
+    return new
+
+
+def _everything(symmetry: Symmetry, flow: Flow) -> set[Key]:
+    layers, connections = range(len(symmetry.groups)), range(len(symmetry.architecture.connections))
+    found: set[Key] = {("x", i) for i in layers} | {("e", c) for c in connections}
+    if flow == "dual":
+        found |= {("d", i) for i in layers}
+    return found | {("r", c) for c in connections} if flow == "reciprocal" else found
+
+
+def _dense(states: States) -> States:
+    """The same for the compiler: contiguous tensors, whose number of networks may change from call to call."""
+    found = States(
+        {k: v.contiguous() for k, v in states.x.items()},
+        {k: v.contiguous() for k, v in states.d.items()},
+        {k: dense(v).contiguous() for k, v in states.e.items()},
+        {k: dense(v).contiguous() for k, v in states.r.items()},
+    )
+    for part in (found.x, found.d, found.e, found.r):
+        for x in part.values():
+            assert isinstance(x, Tensor)
+            if x.shape[0] > 1:
+                torch._dynamo.maybe_mark_dynamic(x, 0)
+    return found
 
 
 def _check(symmetries: Sequence[Symmetry], backward: Flow, layers: int) -> None:

@@ -43,7 +43,8 @@ def call(name: str, dtype: torch.dtype, *arguments: object, source: Path = _SOUR
 
 def usable(*tensors: Tensor | None, source: Path = _SOURCE) -> bool:
     """Whether the kernels can take these tensors: on the CPU, in float32 or float64, and a compiler was found."""
-    if torch.compiler.is_compiling() or not _ENABLED.get():
+    # Autocast would hand over tensors of several types.
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not _ENABLED.get():
         return False
     found = [t for t in tensors if t is not None]
     return all(t.device.type == "cpu" and t.dtype in _SUFFIX for t in found) and load(source) is not None

@@ -1,7 +1,8 @@
 """torch.compile for models of networks.
 
-The compiler follows Python, and Python here is architectures, views and dispatch by group. So the loss is first traced
-to a graph of tensor operations for one architecture and one batch size, and that graph is compiled.
+Of models with message passing the iterations are compiled: those of one kind share one compilation, which serves
+batches of any size. Other models are Python all over, with architectures, views and dispatch by group: there the loss
+is first traced to a graph of tensor operations for one architecture and one batch size, and that graph is compiled.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..networks import Networks
 from ..nn import kernels
+from ..nn.body import MessagePassing
 
 
 class Compiled(nn.Module):
-    """A loss, compiled for the first batch it meets; batches of another size or of mixed architectures run as is.
+    """A loss with compiled iterations, or compiled for the first batch it meets.
+
+    In the second case batches of another size or of mixed architectures run as is.
 
     Arguments:
         objective: Takes networks and targets, gives a scalar.
@@ -29,13 +33,17 @@ class Compiled(nn.Module):
         super().__init__()
         self.objective = objective
         self.backend = backend
+        bodies = [m for m in objective.modules() if isinstance(m, MessagePassing)]
+        for body in bodies:
+            body.compile_layers(backend=backend)
+        self._traced = not bodies
         self._names = [name for name, _ in (*objective.named_parameters(), *objective.named_buffers())]
         self._shape: tuple[object, ...] | None = None
         self._graph: Callable[[list[Tensor], Tensor, Tensor], Tensor] | None = None
 
     def forward(self, networks: Networks | Sequence[Networks], targets: Tensor) -> Tensor:
         """The loss of a batch."""
-        if isinstance(networks, Networks):
+        if self._traced and isinstance(networks, Networks):
             shape = networks.architecture, networks.parameters.shape, targets.shape
             if self._shape is None:
                 self._shape, self._graph = shape, self._compile(networks, targets)
@@ -55,7 +63,7 @@ class Compiled(nn.Module):
             found: Tensor = functional_call(self.objective, state, (Networks(architecture, parameters), targets))
             return found
 
-        # Kernels of our own cannot be traced; the compiler makes better ones.
+        # Kernels of our own cannot be traced.
         with kernels.disabled():
             graph = make_fx(loss)(self._tensors(), networks.parameters, targets)
         compiled: Callable[[list[Tensor], Tensor, Tensor], Tensor] = torch.compile(graph, backend=self.backend)

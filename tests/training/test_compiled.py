@@ -1,0 +1,52 @@
+"""Compiled iterations: layers of one kind share one compilation, and batches of any size use it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from strategies import generator
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter
+
+from scalegmn.architecture import Architecture
+from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
+from scalegmn.networks import Networks
+
+# torch's compiler looks at gradients of tensors that have none.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+SIREN = Architecture.mlp([2, 3, 3, 1], "sine")
+
+
+def build(kind: str) -> ScaleGMN | ScaleGMNEditor:
+    torch.manual_seed(0)
+    if kind == "invariant":
+        return ScaleGMN([SIREN], 3, width=8, layers=4).double()
+    return ScaleGMNEditor([SIREN], width=8, layers=4, backward="shared").double()
+
+
+def values_and_gradients(model: ScaleGMN | ScaleGMNEditor, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad()
+    parameters = torch.randn(count, SIREN.parameters, generator=generator(count), dtype=torch.float64)
+    y = model(Networks(SIREN, parameters))
+    y = y.parameters if isinstance(y, Networks) else y
+    y.square().sum().backward()
+    # Compiled layers compute states that nothing reads: their gradients are zeros instead of missing.
+    named = model.named_parameters()
+    return y.detach(), {n: p.grad.clone() for n, p in named if p.grad is not None and p.grad.abs().max() > 0}
+
+
+@pytest.mark.parametrize(("kind", "compilations"), [("editor", 1), ("invariant", 2)])
+def test_layers_share_compilations_and_other_batch_sizes_add_none(kind: str, compilations: int) -> None:
+    """The last layer of an invariant model has no edge update and so is of another kind."""
+    torch._dynamo.reset()
+    plain, compiled, counter = build(kind), build(kind), CompileCounter()
+    compiled.body.compile_layers(backend=counter)
+    for count in (4, 7, 2, 5, 4):
+        y, gradients = values_and_gradients(plain, count)
+        found, also = values_and_gradients(compiled, count)
+        torch.testing.assert_close(found, y, rtol=1e-9, atol=1e-12)
+        assert also.keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(also[name], gradient, rtol=1e-7, atol=1e-9)
+        assert counter.frame_count == compilations
