@@ -19,7 +19,7 @@ _ORACLE = Path(__file__).parents[3] / "tests" / "oracle.py"
 @bench_app.callback()
 def bench(
     context: typer.Context,
-    seconds: Annotated[float, typer.Option(help="How long to measure each line.")] = 8.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure each line.")] = 5.0,
     literal: Annotated[bool, typer.Option(help="Compare with the literal edge-list implementation.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """How fast ScaleGMN is on this machine, in a unit that other machines share.
 
 One GEMM-equivalent is the time of one product (edges of the batch x h)(h x h), measured interleaved with the model in
-the same process. The forward variant needs about 14 such products, so about 42 for a training step: that is the limit.
+the same process. The forward variant has the arithmetic of about 14 such products, a training step that of about 42.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def edges(architecture: Architecture) -> int:
     return sum(sizes[c.source] * sizes[c.target] for c in architecture.connections)
 
 
-def run(literal: Path | None, seconds: float = 8.0) -> Iterator[dict[str, Any]]:
+def run(literal: Path | None, seconds: float = 5.0) -> Iterator[dict[str, Any]]:
     """Measure every case, one after the other.
 
     Arguments:
@@ -122,14 +122,16 @@ def run(literal: Path | None, seconds: float = 8.0) -> Iterator[dict[str, Any]]:
 Literal = Callable[[nn.Module], Callable[[Networks], Any]]
 
 
-def measure(case: Case, build_literal: Literal | None, seconds: float = 8.0) -> Row:
-    """Measure one case; the literal implementation reads fewer networks and is scaled by their number."""
+def measure(case: Case, build_literal: Literal | None, seconds: float = 5.0) -> Row:
+    """Measure one case, steps and products in turns; then the literal implementation, as `_measure_literal` says."""
     model, networks = case.build(), case.networks()
     rows, matrix = torch.randn(case.batch * edges(case.architecture), case.width), torch.randn(case.width, case.width)
+    # What happens once, such as compiling the kernels, happens on one network.
+    _step(model, case.networks(1), case.training)()
     step = _step(model, networks, case.training)
+    peak = peak_mb(step)
     products: list[float] = []
     steps: list[float] = []
-    step()
     start = time.perf_counter()
     while len(steps) < 3 or (time.perf_counter() - start < seconds and len(steps) < 50):
         products.append(_seconds(lambda: rows @ matrix, 2))
@@ -137,18 +139,23 @@ def measure(case: Case, build_literal: Literal | None, seconds: float = 8.0) -> 
         products.append(_seconds(lambda: rows @ matrix, 2))
     own = statistics.median(steps)
     ratio = literal_peak = None
-    peak = peak_mb(step)
     if build_literal is not None:
-        few = min(4, case.batch)
-        slow = _step(model, case.networks(few), case.training, build_literal(model))
-        slow()
-        share = case.batch / few
-        ratio = share * min(_seconds(slow) for _ in range(2)) / own
-        slow_peak = peak_mb(slow)
-        literal_peak = None if slow_peak is None else share * slow_peak
-    return Row(
-        case.name, case.width, case.batch, own, own / statistics.median(products), ratio, peak, literal_peak
-    )
+        slow, literal_peak = _measure_literal(case, model, build_literal(model))
+        ratio = slow / own
+    return Row(case.name, case.width, case.batch, own, own / statistics.median(products), ratio, peak, literal_peak)
+
+
+def _measure_literal(case: Case, model: nn.Module, read: Callable[[Networks], Any]) -> tuple[float, float | None]:
+    """Seconds and megabytes of a literal step: of one on few networks, times what is missing to the batch."""
+    few = min(4 if case.layers <= 4 else 1, case.batch)
+    step = _step(model, case.networks(few), case.training, read)
+    step()
+    times: list[float] = []
+    peak = peak_mb(lambda: times.append(_seconds(step)))
+    while len(times) < 3 and sum(times) < 2:
+        times.append(_seconds(step))
+    share = case.batch / few
+    return share * statistics.median(times), None if peak is None else share * peak
 
 
 def peak_mb(work: Callable[[], object]) -> float | None:

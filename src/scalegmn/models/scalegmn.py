@@ -102,8 +102,8 @@ class ScaleGMN(InvariantModel):
         self.body.measure(training)
 
     def embed_one(self, networks: Networks) -> Tensor:
-        found = [self.readout(*self.body(n, self.readout.needs)) for n in self.body.portions(networks)]
-        return torch.cat(found)
+        y: Tensor = self.readout(*self.body(networks, self.readout.needs))
+        return y
 
     def read(self, embedding: Tensor) -> Tensor:
         y: Tensor = self.readout.mlp.last(embedding)
@@ -167,9 +167,8 @@ class ScaleGMNEditor(Editor):
         self.body.measure(training)
 
     def direction(self, networks: Networks) -> Tensor:
-        kernels = self.body.init.kernels
-        found = [self.head(n, *self.body(n, self.head.needs), kernels) for n in self.body.portions(networks)]
-        return torch.cat(found)
+        y: Tensor = self.head(networks, *self.body(networks, self.head.needs), self.body.init.kernels)
+        return y
 
 
 _PAPER = "Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS"

@@ -32,9 +32,6 @@ from .symmetry import Symmetry, edge_groups, vertex_groups
 Flow = Literal["none", "shared", "reciprocal", "dual"]
 Backward = Flow | Literal["auto"]
 
-PORTION = 6 << 20
-"""Numbers in one edge state of a portion: 24 MB in float32."""
-
 _LAYERS: dict[Flow, type[GraphLayer]] = {
     "none": ForwardLayer,
     "shared": SharedLayer,
@@ -186,17 +183,6 @@ class MessagePassing(nn.Module):
             for c in range(len(networks.architecture.connections)):
                 states.r[c] = self.init.encode_edge(symmetry, c, reciprocal(kernels(networks, c)))
         return states
-
-    def portions(self, networks: Networks) -> list[Networks]:
-        """Cut a batch into pieces whose edge states stay in the processor's cache."""
-        a = networks.architecture
-        edges = sum(a.layers[c.source].size * a.layers[c.target].size for c in a.connections if c.dense)
-        count = max(1, PORTION // (edges * self.width))
-        if networks.device.type != "cpu" or len(networks) <= count:
-            return [networks]
-        pieces = -(-len(networks) // count)
-        size = -(-len(networks) // pieces)
-        return [networks[i : i + size] for i in range(0, len(networks), size)]
 
     def measure(self, training: Sequence[Networks]) -> None:
         """Take constants of size from training networks."""
