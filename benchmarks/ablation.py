@@ -1,0 +1,90 @@
+"""What each optimisation brings: the time of a training step with one of them switched off, in turns with all of them.
+
+    python benchmarks/ablation.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from unittest import mock
+
+from torch import Tensor
+
+from scalegmn.models.bench import Case, keep_memory, siren
+from scalegmn.models.scalegmn import ScaleGMN
+from scalegmn.nn import fused, kernels
+from scalegmn.nn.body import MessagePassing, _everything
+from scalegmn.nn.edges import Edge, Factored
+from scalegmn.nn.encoding import Init
+from scalegmn.nn.layers import Key
+from scalegmn.nn.symmetry import Symmetry
+
+
+def all_states() -> AbstractContextManager[object]:
+    """Every iteration computes every state, also those that nothing reads; without edges in the last one."""
+
+    def plan(body: MessagePassing, symmetry: Symmetry, wanted: set[Key]) -> list[set[Key]]:
+        found = [_everything(symmetry, body.backward) for _ in body.layers]
+        found[-1] = {k for k in found[-1] if k[0] != "e"}
+        return found
+
+    return mock.patch.object(MessagePassing, "_plan", plan)
+
+
+def dense_edges() -> AbstractContextManager[object]:
+    """The first edge state is a tensor."""
+    encode = Init.encode_edge
+
+    def encode_edge(init: Init, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
+        e = encode(init, symmetry, connection, w)
+        return e.dense() if isinstance(e, Factored) else e
+
+    return mock.patch.object(Init, "encode_edge", encode_edge)
+
+
+@contextmanager
+def recompute(limit: int) -> Iterator[None]:
+    """Products are computed again in the backward pass up to that width."""
+    with mock.patch.object(fused, "RECOMPUTE", limit):
+        yield
+
+
+def switches(width: int) -> dict[str, Callable[[], AbstractContextManager[object]]]:
+    """What to measure, all of them first."""
+    stored = width > fused.RECOMPUTE
+    return {
+        "everything": nullcontext,
+        "kernels off": kernels.disabled,
+        "all states computed": all_states,
+        "first edge state dense": dense_edges,
+        "products computed again" if stored else "products stored": lambda: recompute(1024 if stored else 0),
+    }
+
+
+def main(allocator: bool) -> None:
+    """Print seconds per step for the forward variant."""
+    if allocator:
+        keep_memory()
+    for width, batch in ((32, 64), (64, 64), (128, 32)):
+        case = Case("forward", siren(), width, batch)
+        model, networks = case.build(), case.networks()
+        assert isinstance(model, ScaleGMN)
+        found: dict[str, list[float]] = {}
+        for turn in range(6):
+            for name, off in switches(width).items():
+                with off():
+                    start = time.perf_counter()
+                    model(networks).square().mean().backward()
+                    model.zero_grad(set_to_none=True)
+                    if turn:
+                        found.setdefault(name, []).append(time.perf_counter() - start)
+        for name, times in found.items():
+            sys.stdout.write(f"h = {width}, batch {batch}, {name}: {1e3 * statistics.median(times):.0f} ms\n")
+
+
+if __name__ == "__main__":
+    main("--plain-allocator" not in sys.argv)
