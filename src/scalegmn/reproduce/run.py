@@ -98,4 +98,3 @@ def perform(
             # Trained before, but its record is gone.
             look(name, Run(runs / name))
         train_all({name: job.recipe for name, job in mine.items()}, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
-
