@@ -22,8 +22,10 @@ from scalegmn.errors import ScaleGMNError
 
 # A program of its own, for what only a real process shows: signals and closed pipes.
 PROGRAM = """
-import sys, time
+import signal, sys, time
 from scalegmn.cli.application import create_app, run
+# A shell that starts the tests in the background has them ignore interrupts, and so would this process.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 app = create_app()
 @app.command()
 def wait():
