@@ -1,7 +1,6 @@
 """The laws of fitting with either engine: exact gradients, Adam as torch has it, independence of everything else."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,14 +17,7 @@ from scalegmn.zoo.fit import EngineName, coordinates, default_steps, fit_inrs, g
 from scalegmn.zoo.images import load_images
 from scalegmn.zoo.inr import Inr, inr
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The plain ways crawl when several torch threads share a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(params=["compiled", "torch"])

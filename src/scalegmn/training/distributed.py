@@ -115,7 +115,7 @@ def _device(name: str, local_rank: int) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ScaleGMNError(f"device: cannot use {name!r} ({reason}); expected auto, cpu, cuda or mps") from None
     return device
