@@ -18,7 +18,7 @@ from scalegmn.reproduce.records import Record, read_records
 from scalegmn.reproduce.run import missing, perform
 from scalegmn.reproduce.tables import TABLES, table
 from scalegmn.reproduce.zoos import NAMES, Place, held_out, open_zoo
-from scalegmn.training.state import write_json
+from scalegmn.training.state import read_json, write_json
 from scalegmn.zoo.build import Fit, build_inr_zoo
 from scalegmn.zoo.images import load_images
 
@@ -30,7 +30,7 @@ ALL = [(d, m) for t in TABLES.values() for d in t.datasets for m in t.methods]
 def test_every_run_of_every_table_has_a_recipe(dataset: str, method: str) -> None:
     small = recipe(DATASETS[dataset], METHODS[method], "small", 3, Path("zoos/small"))
     assert small.seed == 3
-    assert (small.training.minutes, small.training.clock) == (experiments.MINUTES, "cpu")
+    assert (small.training.minutes, small.training.clock) == (DATASETS[dataset].minutes, "cpu")
     assert (small.canonical == "phase") == (DATASETS[dataset].sines and METHODS[method].phase)
 
 
@@ -117,10 +117,16 @@ def test_runs_leave_records_and_are_not_repeated(
     perform(todo[:2], place, runs, results)
     left = missing(["mnist"], methods, 2, "small", place.zoos, results)
     assert [job.name for job in left] == ["mnist.mlp.1", "mnist.statnn.1"]
+    # An option that did not exist then had its default.
+    path = results / "mnist.mlp.0.json"
+    old = read_json(path)
+    del old["recipe"]["training"]["move"]
+    write_json(path, old)
+    assert left == missing(["mnist"], methods, 2, "small", place.zoos, results)
     # A record that was lost is made again from its run, without training.
     folder = runs / todo[0].folder
     before = (folder / "results.json").stat().st_mtime_ns
-    (results / "mnist.mlp.0.json").unlink()
+    path.unlink()
     perform(missing(["mnist"], ["mlp"], 1, "small", place.zoos, results), place, runs, results)
     assert (folder / "results.json").stat().st_mtime_ns == before
     first, second = read_records(results)

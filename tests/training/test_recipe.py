@@ -54,6 +54,11 @@ def test_a_model_without_the_head_that_the_task_needs_is_refused() -> None:
         make_recipe({"zoo": "z", "task": "editing", "model": "statnn"})
 
 
+def test_pictures_are_not_moved_away_from_their_targets() -> None:
+    with pytest.raises(ScaleGMNError, match="training.move: expected 0 for task 'editing'"):
+        make_recipe({"zoo": "z", "task": "editing", "model": "scalegmn", "training": {"move": 0.1}})
+
+
 def test_the_command_line_says_which_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(to_toml({**GOOD, "sed": 3}))

@@ -15,11 +15,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalegmn.activations import activation
 from scalegmn.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
 from scalegmn.groups import PositiveScale, Sign, Trivial
 from scalegmn.networks import Networks
-from scalegmn.zoo.augment import NoiseAugment, ScaleAugment
+from scalegmn.zoo.augment import MoveAugment, NoiseAugment, ScaleAugment
 from scalegmn.zoo.build import Fit, build_inr_zoo
 from scalegmn.zoo.images import Images, load_images
 from scalegmn.zoo.splits import select
@@ -87,9 +88,7 @@ def test_views_are_independent_fits_in_one_split(tmp_path: Path) -> None:
 
 
 def test_another_seed_gives_other_networks(tmp_path: Path) -> None:
-    first, second = (
-        build_inr_zoo(DIGITS, tmp_path / str(seed), fit=QUICK, count=30, seed=seed) for seed in (0, 1)
-    )
+    first, second = (build_inr_zoo(DIGITS, tmp_path / str(seed), fit=QUICK, count=30, seed=seed) for seed in (0, 1))
     assert not torch.equal(first.images(), second.images())
     assert not torch.equal(first.batch().parameters, second.batch().parameters)
 
@@ -181,9 +180,7 @@ def test_a_killed_build_continues_and_ends_in_the_same_bytes(tmp_path: Path) -> 
     with pytest.raises(ScaleGMNError, match="is unfinished"):
         Zoo.open(tmp_path / "killed")
     seen: list[int] = []
-    build_inr_zoo(
-        DIGITS, tmp_path / "killed", fit=fit, views=3, report=lambda done, total, psnr: seen.append(done)
-    )
+    build_inr_zoo(DIGITS, tmp_path / "killed", fit=fit, views=3, report=lambda done, total, psnr: seen.append(done))
     assert 2048 <= seen[0] < 5391  # it began where the other stopped
     assert seen[-1] == 5391
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
@@ -207,9 +204,7 @@ for views in (2, 6):
     build_inr_zoo(load_images("digits"), f"{sys.argv[1]}/{views}", fit=Fit(hidden=(64, 64), steps=1), views=views)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     few, many = map(int, result.stdout.split())
     # 1,024 networks of 4,417 weights are 18 MB, so 7 more shards would be 127 MB.
     assert many - few < 60_000
@@ -293,10 +288,8 @@ def test_scales_follow_the_paper() -> None:
 def test_augmentation_repeats_with_its_generator() -> None:
     architecture = Architecture.mlp([2, 8, 1], "relu")
     networks = Networks(architecture, torch.randn(5, architecture.parameters))
-    for augment in (ScaleAugment(), NoiseAugment(0.1)):
-        first, second, third = (
-            augment(networks, torch.Generator().manual_seed(s)).parameters for s in (0, 0, 1)
-        )
+    for augment in (ScaleAugment(), NoiseAugment(0.1), MoveAugment(0.1)):
+        first, second, third = (augment(networks, torch.Generator().manual_seed(s)).parameters for s in (0, 0, 1))
         assert torch.equal(first, second)
         assert not torch.equal(first, third)
 
@@ -312,7 +305,31 @@ def test_noise_is_relative_to_each_layer() -> None:
     assert torch.equal(NoiseAugment(0.0)(Networks(architecture, theta)).parameters, theta)
 
 
-@pytest.mark.parametrize("make", [lambda: ScaleAugment(0.0), lambda: NoiseAugment(-1.0)])
+def test_moved_networks_are_the_old_ones_at_moved_inputs() -> None:
+    siren = Architecture.mlp([3, 16, 16, 2], activation("sine", 30.0))
+    networks = Networks(siren, 0.1 * torch.randn(6, siren.parameters, dtype=torch.float64))
+    moved = MoveAugment(0.2)(networks, torch.Generator().manual_seed(0))
+    # What was drawn shows in the first layer: 16 equations for the map of 3 inputs and its offset.
+    old, new = networks.weights[0], moved.weights[0]
+    assert old is not None
+    assert new is not None
+    matrix = torch.linalg.lstsq(old[..., 0], new[..., 0]).solution
+    slope = siren.connections[0].gain * old[..., 0]
+    shift = torch.linalg.lstsq(slope, (moved.biases[1] - networks.biases[1]).unsqueeze(-1)).solution  # type: ignore[operator]
+    x = torch.randn(6, 50, 3, dtype=torch.float64)
+    assert torch.allclose(moved.evaluate(x), networks.evaluate(x @ matrix.mT + shift.mT), rtol=0, atol=1e-9)
+    assert 0.1 < float((matrix - torch.eye(3)).abs().max()) < 0.2
+    assert 0.1 < float(shift.abs().max()) < 0.2
+    assert not torch.allclose(matrix[0], matrix[1])
+
+
+def test_only_networks_of_coordinates_are_moved() -> None:
+    cnn = Architecture.cnn([1, 4], 3, "relu")
+    with pytest.raises(ScaleGMNError, match="coordinates"):
+        MoveAugment(0.1)(Networks(cnn, torch.randn(2, cnn.parameters)))
+
+
+@pytest.mark.parametrize("make", [lambda: ScaleAugment(0.0), lambda: NoiseAugment(-1.0), lambda: MoveAugment(-0.1)])
 def test_bad_strengths_are_refused(make: object) -> None:
     with pytest.raises(ScaleGMNError, match="expected a"):
         make()  # type: ignore[operator]

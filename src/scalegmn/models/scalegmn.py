@@ -93,7 +93,12 @@ class ScaleGMN(InvariantModel):
             probe_image=probe_image,
         )
         self.readout = Readout(
-            self.architectures, self.body.style, outputs, kind=readout, duals=self.body.backward == "dual"
+            self.architectures,
+            self.body.style,
+            outputs,
+            kind=readout,
+            duals=self.body.backward == "dual",
+            probes=probes,
         )
         self.sigmoid = sigmoid
 

@@ -137,6 +137,7 @@ class MessagePassing(nn.Module):
         symmetry = self.symmetries[networks.architecture]
         positions = self.positions(networks.architecture)
         states = self._start(networks, symmetry, positions)
+        answers = states.answers
         for layer, keys in zip(self.layers, self._plan(symmetry, wanted(symmetry)), strict=True):
             if self._compiled is not None:
                 states = _dense(states)
@@ -146,6 +147,7 @@ class MessagePassing(nn.Module):
             else:
                 new = run(layer, symmetry, states, keys, positions)
             states = states.plus(new) if self.skip else new
+        states.answers = answers
         return symmetry, states
 
     def compile_layers(self, *, backend: str | Callable[..., Any] = "inductor") -> None:
@@ -172,10 +174,12 @@ class MessagePassing(nn.Module):
             features, gradients = self.probes.responses_and_gradients(networks)
         elif self.probes is not None:
             features = self.probes.responses(networks)
+        answers = features[-1] if features else None
         if self.probes is not None and self.backward == "shared":
             # For signs 1/q = q: gradients are vertex features as well.
             features = [torch.cat([f, g], -1) for f, g in zip(features, gradients, strict=True)]
         states: States = self.init(networks, symmetry, positions, features)
+        states.answers = answers
         if self.dual_init is not None:
             states.d = self.dual_init(symmetry, states.x, positions, gradients)
         if self.backward == "reciprocal":

@@ -34,12 +34,14 @@ class States:
         d: Per layer, dual states (B, n, h), moving as 1/q.
         e: Per connection, edge states (B, n_t, n_s, h), or (B, n, 1, h) if elementwise, moving as q_t / phi(q_s).
         r: Per connection, reciprocal edge states, moving as phi(q_s) / q_t.
+        answers: What the networks themselves say to the probes (B, n_L, P), not moving at all, if there are probes.
     """
 
     x: dict[int, Tensor] = field(default_factory=dict)
     d: dict[int, Tensor] = field(default_factory=dict)
     e: dict[int, Edge] = field(default_factory=dict)
     r: dict[int, Edge] = field(default_factory=dict)
+    answers: Tensor | None = None
 
     def plus(self, other: States) -> States:
         """Add vertex states to those of the next iteration (skip connection); edges have been added by their update."""

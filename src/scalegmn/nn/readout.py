@@ -20,6 +20,8 @@ from .scale import ScaleEquivariant
 from .symmetry import Symmetry
 
 ReadoutKind = Literal["all", "output", "input+output"]
+# Answers to probes need more room than states: this many times the width.
+_ANSWERS = 4
 
 
 class Readout(nn.Module):
@@ -33,6 +35,7 @@ class Readout(nn.Module):
         outputs: Width of the result.
         kind: What is read.
         duals: Whether there is a dual stream.
+        probes: Number of probes, whose answers are read too: directly, since message passing would only blur them.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Readout(nn.Module):
         *,
         kind: ReadoutKind,
         duals: bool,
+        probes: int = 0,
     ) -> None:
         super().__init__()
         if kind not in ("all", "output", "input+output"):
@@ -67,7 +71,15 @@ class Readout(nn.Module):
             )
             self.sets = MLP(w, w, dropout=style.dropout)
             ends += w
-        self.mlp = MLP(ends, outputs, hidden=w, dropout=style.dropout)
+        self.answers = None
+        hidden = w
+        if probes:
+            hidden = _ANSWERS * w
+            self.answers = nn.Sequential(
+                nn.Linear(probes * self.sizes[1], hidden), nn.LayerNorm(hidden), nn.SiLU(), nn.Dropout(style.dropout)
+            )
+            ends += hidden
+        self.mlp = MLP(ends, outputs, hidden=hidden, dropout=style.dropout)
 
     def extra_repr(self) -> str:
         return f"neurons: {self.kind}"
@@ -80,20 +92,26 @@ class Readout(nn.Module):
         return found | {("d", i) for i in layers} if self.duals else found
 
     def forward(self, symmetry: Symmetry, states: States) -> Tensor:
-        """The invariant embedding (B, h)."""
+        """The invariant embedding, of the width of the last hidden layer."""
         last = len(symmetry.architecture.layers) - 1
         parts = [self._end(states, last, self.sizes[1])]
         if self.kind != "output":
             parts.append(self._end(states, 0, self.sizes[0]))
         if self.kind == "all":
             parts.append(self._deep_sets(symmetry, states))
+        if self.answers is not None:
+            assert states.answers is not None
+            parts.append(self.answers(self._padded(states.answers, self.sizes[1])))
         return self.mlp.hidden(torch.cat(parts, -1))
 
     def _end(self, states: States, layer: int, size: int) -> Tensor:
         """All neurons of the input or the output in a row, padded with zeros to the largest."""
         x = torch.cat([states.x[layer], states.d[layer]], -1) if self.duals else states.x[layer]
-        padded = nn.functional.pad(x, (0, 0, 0, size - x.shape[1]))
-        return padded.flatten(1)
+        return self._padded(x, size)
+
+    @staticmethod
+    def _padded(x: Tensor, size: int) -> Tensor:
+        return nn.functional.pad(x, (0, 0, 0, size - x.shape[1])).flatten(1)
 
     def _deep_sets(self, symmetry: Symmetry, states: States) -> Tensor:
         found = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ScaleGMNError
-from ..training.recipe import Recipe
+from ..training.recipe import Recipe, make_recipe
 from ..training.run import Run, strict
 from ..training.state import read_json, write_json
 from .experiments import Dataset, Method
@@ -97,9 +97,12 @@ def matching(records: Sequence[Record], dataset: str, method: str) -> list[Recor
 
 
 def same_experiment(record: Record, recipe: Recipe) -> bool:
-    """Whether a record answers a recipe, wherever its zoo lies."""
-    asked = recipe.to_dict()
-    return {**record.recipe, "zoo": ""} == {**asked, "zoo": ""}
+    """Whether a record answers a recipe, wherever its zoo lies; what was no option then had its default."""
+    try:
+        had = make_recipe(record.recipe).to_dict()
+    except ScaleGMNError:
+        return False
+    return {**had, "zoo": ""} == {**recipe.to_dict(), "zoo": ""}
 
 
 def machine() -> dict[str, Any]:

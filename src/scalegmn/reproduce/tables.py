@@ -44,12 +44,13 @@ _CLASSIFIERS = (
     "ng-t",
     "monomial-nfn",
     "probegen",
+    "probegen-moved",
     "scalegmn",
     "scalegmn-b",
-    "scalegmn-128",
-    "scalegmn-b-128",
+    "scalegmn-128-moved",
+    "scalegmn-b-128-moved",
 )
-_REGRESSORS = ("statnn", "gmn", "nfn-np", "nfn-hnp", "nft", "ng-gnn", "ng-t", "monomial-nfn", "scalegmn", "scalegmn-b")
+_REGRESSORS = ("statnn", "gmn", "nfn-np", "nfn-hnp", "ng-gnn", "scalegmn", "scalegmn-b")
 _EDITORS = ("mlp", "dws", "nfn-np", "nfn-hnp", "ng-gnn", "ng-gnn-64", "scalegmn", "scalegmn-b", "scalegmn-b-4")
 _AUGMENTED = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
 _CLASSES = ("mnist", "fashion-mnist", "cifar10", "cifar10-views")
@@ -119,7 +120,16 @@ TABLES = {
             "probes",
             "Probes: test accuracy in percent",
             ("mnist", "fashion-mnist", "cifar10"),
-            ("ng-gnn", "ng-gnn-64", "probegen", "scalegmn", "scalegmn-32", "scalegmn-128", "scalegmn-b-128"),
+            (
+                "ng-gnn",
+                "ng-gnn-64",
+                "probegen",
+                "probegen-moved",
+                "scalegmn",
+                "scalegmn-128",
+                "scalegmn-128-moved",
+                "scalegmn-b-128-moved",
+            ),
         ),
         Table(
             "dual",

@@ -16,7 +16,7 @@ from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
 from ..networks import Networks
 from ..tasks import Task, task_class
-from ..zoo.augment import NoiseAugment, ScaleAugment
+from ..zoo.augment import MoveAugment, NoiseAugment, ScaleAugment
 from ..zoo.store import Zoo
 from .build import build_model
 from .compiled import Compiled
@@ -94,12 +94,14 @@ def learning_rate(settings: Training, step: int, fraction: float) -> float:
     return rate * (1 + math.cos(math.pi * min(fraction, 1.0))) / 2 if settings.schedule == "cosine" else rate
 
 
-def _augments(settings: Training) -> list[ScaleAugment | NoiseAugment]:
-    found: list[ScaleAugment | NoiseAugment] = []
+def _augments(settings: Training) -> list[ScaleAugment | NoiseAugment | MoveAugment]:
+    found: list[ScaleAugment | NoiseAugment | MoveAugment] = []
     if settings.augment == "scale":
         found.append(ScaleAugment(settings.augment_rate))
     if settings.noise:
         found.append(NoiseAugment(settings.noise))
+    if settings.move:
+        found.append(MoveAugment(settings.move))
     return found
 
 

@@ -71,6 +71,8 @@ class Training(Table):
         augment: `scale` moves every training network along its scaling symmetry.
         augment_rate: Of the exponential distribution of positive scales.
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
+        move: Size of random affine maps of the inputs, for networks of coordinates: 0.1 turns, shifts and stretches
+            the picture of a training network by up to a tenth.
         device: Where to train; `auto` takes a GPU if there is one.
         tensorboard: Whether to write TensorBoard files too.
     """
@@ -93,6 +95,7 @@ class Training(Table):
     augment: Literal["none", "scale"] = "none"
     augment_rate: PositiveFloat = 1.0
     noise: NonNegativeFloat = 0.0
+    move: NonNegativeFloat = 0.0
     device: str = "auto"
     tensorboard: bool = False
 
@@ -130,6 +133,8 @@ class Recipe(Table):
         if builder is None:
             raise ScaleGMNError(f"model {known.name!r} has no {head} head, which task {self.task.name!r} needs")
         validated(f"model {known.name!r}", builder, self.model.options)
+        if self.training.move and head == "equivariant":
+            raise ScaleGMNError(f"training.move: expected 0 for task {self.task.name!r}, whose targets would not move")
         return self
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Augmentation on the fly: random symmetries of a batch, and noise on its weights."""
+"""Augmentation on the fly: random symmetries of a batch, noise on its weights, and motions of its inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scalegmn.architecture import Architecture
+from scalegmn.architecture import Architecture, Linear
 from scalegmn.errors import ScaleGMNError
 from scalegmn.networks import Networks
 from scalegmn.transform import Transform
@@ -93,3 +93,45 @@ class NoiseAugment:
         parts = theta.detach().split([s.size for s in segments], dim=1)
         spread = torch.cat([p.std(correction=0).expand(p.shape[1]) for p in parts])
         return networks.replace(theta + self.strength * spread * noise)
+
+
+@dataclass(frozen=True)
+class MoveAugment:
+    r"""Composes networks of coordinates with affine maps, \(u(x) \to u((1 + sA)x + sa)\): a picture moves a little.
+
+    The map goes into the first weights and biases, \(W(1 + sA)\) and \(b + sWa\), so the result is exact (Navon et al.
+    2023 turn and shift representations in the same way).
+
+    Arguments:
+        strength: The factor s; entries of A and a are uniform in (-1, 1), and differ from network to network.
+
+    >>> networks = Networks(Architecture.mlp([2, 8, 1], "sine"), torch.randn(5, 33))
+    >>> moved = MoveAugment(0.1)(networks, torch.Generator().manual_seed(0))
+    >>> torch.equal(moved.weights[1], networks.weights[1]), torch.equal(moved.weights[0], networks.weights[0])
+    (True, False)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise ScaleGMNError(f"strength: expected a number of at least 0, got {self.strength}")
+
+    def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
+        """The moved networks; `generator` is the source of randomness (on the CPU)."""
+        a, theta = networks.architecture, networks.parameters
+        first = [(i, c) for i, c in enumerate(a.connections) if c.source == 0]
+        if not all(isinstance(c.map, Linear) and c.kernel_size == 1 and a.layers[c.target].bias for _, c in first):
+            raise ScaleGMNError(f"move: expected networks of coordinates with a bias in the first layer, got {a}")
+        n = a.layers[0].size
+        drawn = 2 * torch.rand(len(networks), n, n + 1, generator=generator, dtype=theta.dtype) - 1
+        motion = self.strength * drawn.to(theta.device)
+        result = networks.replace(theta.clone())
+        for i, c in first:
+            weight, bias = result.weights[i], result.biases[c.target]
+            assert weight is not None
+            assert bias is not None
+            change = weight.squeeze(-1) @ motion
+            bias += c.gain * change[..., n]
+            weight += change[..., :n, None]
+        return result
