@@ -55,7 +55,7 @@ def test_a_model_without_the_head_that_the_task_needs_is_refused() -> None:
 
 
 def test_pictures_are_not_moved_away_from_their_targets() -> None:
-    with pytest.raises(ScaleGMNError, match="training.move: expected 0 for task 'editing'"):
+    with pytest.raises(ScaleGMNError, match=r"training\.move: expected 0 for task 'editing'"):
         make_recipe({"zoo": "z", "task": "editing", "model": "scalegmn", "training": {"move": 0.1}})
 
 

@@ -12,7 +12,11 @@ from scalegmn.cli.application import app, examples
 from scalegmn.cli.console import note, print_json, stdout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scalegmn.reproduce.run import Job
     from scalegmn.reproduce.tables import Table
+    from scalegmn.reproduce.zoos import Place
     from scalegmn.training.run import Run
 
 
@@ -61,68 +65,63 @@ def reproduce(
 
     Interrupted and started again, it continues; what has a record is not computed again.
     """
+    from scalegmn.cli.progress import BuildProgress
     from scalegmn.reproduce import render
     from scalegmn.reproduce.records import read_records
+    from scalegmn.reproduce.run import missing
     from scalegmn.reproduce.tables import chosen, table
+    from scalegmn.reproduce.zoos import Place
 
     wanted = table(name)
     rows = chosen(methods, wanted.methods, "methods")
     columns = chosen(datasets, wanted.datasets, "datasets")
-    folder = results / scale
+    folder, pictures = results / scale, page.parent / "distributions"
     if not table_only:
-        _work(wanted, rows, columns, seeds, scale, images, jobs, zoos / scale, runs / scale, folder, page)
+        with BuildProgress("") as progress:
+            place = Place(scale.value, (zoos / scale).resolve(), images, progress)
+            if wanted.figures:
+                _draw(wanted, place, pictures)
+            else:
+                todo = missing(columns, rows, seeds, scale.value, place.zoos, folder)
+                _train(todo, place, runs / scale, folder, jobs)
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(render.page(folder, scale.value, page.parent / "distributions"), encoding="utf-8")
+        page.write_text(render.page(folder, scale.value, pictures), encoding="utf-8")
         note(f"wrote {page}")
-    data = render.table_data(wanted, read_records(folder), scale.value)
+    data = render.table_data(wanted, read_records(folder), scale.value, pictures)
     if as_json:
         print_json(data)
     elif as_markdown:
         typer.echo(render.markdown(data))
+    elif wanted.figures:
+        typer.echo("\n".join(str(pictures / name) for name in data["figures"]))
     else:
         _show(data)
 
 
-def _work(
-    wanted: Table,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    seeds: int,
-    scale: Scale,
-    images: Path | None,
-    jobs: int | None,
-    zoos: Path,
-    runs: Path,
-    results: Path,
-    page: Path,
-) -> None:
-    from scalegmn.cli.progress import BuildProgress
-    from scalegmn.reproduce.run import missing, perform
-    from scalegmn.reproduce.zoos import Place, open_zoo
+def _draw(wanted: Table, place: Place, pictures: Path) -> None:
+    from scalegmn.reproduce.zoos import open_zoo
+    from scalegmn.zoo.plots import plot_distributions
 
-    with BuildProgress("") as progress:
-        place = Place(scale.value, zoos.resolve(), images, progress)
-        if wanted.figures:
-            from scalegmn.zoo.plots import plot_distributions
+    pictures.mkdir(parents=True, exist_ok=True)
+    for name in wanted.figures:
+        plot_distributions(open_zoo(name, place), pictures / f"{name}.png")
+        note(f"wrote {pictures / name}.png")
 
-            pictures = page.parent / "distributions"
-            pictures.mkdir(parents=True, exist_ok=True)
-            for name in wanted.figures:
-                plot_distributions(open_zoo(name, place), pictures / f"{name}.png")
-                note(f"wrote {pictures / name}.png")
-            return
-        todo = missing(columns, rows, seeds, scale.value, place.zoos, results)
-        note(f"{len(todo)} runs to do")
-        told: set[str] = set()
 
-        def watch(name: str, run: Run) -> None:
-            if run.finished and name not in told:
-                told.add(name)
-                found = run.results()
-                value = found["test"][found["metric"]]
-                note(f"{name}: {found['metric']} {value:.4f} after {found['seconds']:.0f} s")
+def _train(todo: Sequence[Job], place: Place, runs: Path, results: Path, jobs: int | None) -> None:
+    from scalegmn.reproduce.run import perform
 
-        perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
+    note(f"{len(todo)} runs to do")
+    told: set[str] = set()
+
+    def watch(name: str, run: Run) -> None:
+        if run.finished and name not in told:
+            told.add(name)
+            found = run.results()
+            value = found["test"][found["metric"]]
+            note(f"{name}: {found['metric']} {value:.4f} after {found['seconds']:.0f} s")
+
+    perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
 
 
 def _show(data: dict[str, Any]) -> None:

@@ -26,18 +26,23 @@ its images are grey digits cut from the SVHN test split, split by photograph.
 """
 
 
-def table_data(table: Table, records: Sequence[Record], scale: Scale) -> dict[str, Any]:
+def table_data(
+    table: Table, records: Sequence[Record], scale: Scale, pictures: Path | None = None
+) -> dict[str, Any]:
     """A table as plain values.
 
     Arguments:
         table: Which.
         records: All that there are.
         scale: `small` or `paper`.
+        pictures: The folder of the pictures of distributions.
 
     Returns:
         `rows` with the `cells` of every method by dataset: `mean`, `std`, `values` by seed, `seconds`, `epochs`,
         `parameters`, and `paper`, the published value; cells without a run and without a published value are left out.
+        `figures` has the pictures that there are.
     """
+    drawn = [f"{name}.png" for name in table.figures]
     rows = []
     for method in table.methods:
         cells = {name: _cell(table, name, method, matching(records, name, method)) for name in table.datasets}
@@ -51,6 +56,7 @@ def table_data(table: Table, records: Sequence[Record], scale: Scale) -> dict[st
         "scale": scale,
         "datasets": [_column(name, used) for name in table.datasets],
         "rows": rows,
+        "figures": [name for name in drawn if pictures is not None and (pictures / name).is_file()],
         "machines": _distinct([r.machine for r in used]),
         "versions": _distinct([r.versions for r in used]),
     }
@@ -125,31 +131,29 @@ def _best(data: dict[str, Any], dataset: str, metric: str) -> float:
 
 
 def markdown(data: dict[str, Any]) -> str:
-    """A table in Markdown."""
+    """A table, or its pictures, in Markdown."""
+    if data["figures"]:
+        return "\n".join(f"![{Path(name).stem}](distributions/{name})\n" for name in data["figures"])
     heads, rows = grid(data)
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def page(results: Path, scale: Scale, figures: Path | None = None) -> str:
+def page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
     """The page with all tables of which there are records.
 
     Arguments:
         results: The folder of the records.
         scale: `small` or `paper`.
-        figures: The folder of the pictures of distributions, as seen from the page; those that exist are shown.
+        pictures: The folder `distributions` beside the page; the pictures that exist are shown.
     """
     records = read_records(results)
     text = [f"# Results\n\n{_preface(records, scale)}"]
     for table in TABLES.values():
-        data = table_data(table, records, scale)
-        command = f"    scalegmn reproduce {table.name} --scale {scale}\n"
-        if any("mean" in cell for row in data["rows"] for cell in row["cells"].values()):
+        data = table_data(table, records, scale, pictures)
+        if data["figures"] or any("mean" in cell for row in data["rows"] for cell in row["cells"].values()):
+            command = f"    scalegmn reproduce {table.name} --scale {scale}\n"
             text.append(f"## {table.title}\n\n{command}\n{markdown(data)}")
-        pictures = [name for name in table.figures if figures is not None and (figures / f"{name}.png").is_file()]
-        if pictures:
-            shown = "\n".join(f"![{name}](distributions/{name}.png)\n" for name in pictures)
-            text.append(f"## {table.title}\n\n{command}\n{shown}")
     return "\n".join(text)
 
 
