@@ -9,9 +9,10 @@ import statistics
 import sys
 import time
 
-from scalegmn.models.bench import Case, keep_memory, siren
+from scalegmn.models.bench import Case, siren
 from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.nn import kernels
+from scalegmn.nn.memory import keep_memory
 
 WIDTH, BATCH, ROUNDS = 64, 32, 5
 

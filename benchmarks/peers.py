@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from scalegmn.models import registry
-from scalegmn.models.bench import keep_memory, siren
+from scalegmn.models.bench import siren
 from scalegmn.networks import Networks
+from scalegmn.nn.memory import keep_memory
 
 WIDTH, BATCH, ROUNDS = 64, 32, 4
 

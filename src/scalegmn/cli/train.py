@@ -34,7 +34,7 @@ def train(
     """
     import os
 
-    from scalegmn.models.bench import keep_memory
+    from scalegmn.nn.memory import keep_memory
     from scalegmn.training.loop import train as run
     from scalegmn.training.recipe import read_recipe
 
