@@ -265,8 +265,19 @@ def test_editors_start_near_the_identity(peer: Peer, key: str) -> None:
     networks = networks_of(peer.architectures[key])
     unchanged = editor(peer, networks.architecture, gamma=0.0)
     assert torch.equal(unchanged(networks).parameters, networks.parameters)
-    edited = editor(peer, networks.architecture)(networks).parameters
-    assert (edited != networks.parameters).all(dim=0).any()
+    model = editor(peer, networks.architecture)
+    assert (model(networks).parameters != networks.parameters).all(dim=0).any()
+
+
+@editors
+def test_first_edits_are_a_share_of_every_tensor(peer: Peer, key: str) -> None:
+    networks = networks_of(peer.architectures[key])
+    model = editor(peer, networks.architecture, gamma=0.01)
+    model.prepare([networks])
+    sizes = [s.size for s in networks.architecture.segments]
+    change = (model(networks).parameters - networks.parameters).detach().split(sizes, 1)
+    for part, old in zip(change, networks.parameters.split(sizes, 1), strict=True):
+        assert float(part.square().mean().sqrt() / old.square().mean().sqrt()) == pytest.approx(0.01, rel=1e-3)
 
 
 @editors

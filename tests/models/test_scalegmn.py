@@ -310,6 +310,28 @@ def test_editing_adds_gamma_times_the_direction() -> None:
     torch.testing.assert_close(model.render(networks, x), rendered)
 
 
+def test_first_edits_are_small() -> None:
+    torch.manual_seed(0)
+    model = ScaleGMNEditor(SEVERAL, backward="dual", gamma=0.01, **SMALL).double()
+    training = [fresh(a) for a in SEVERAL]
+    model.prepare(training)
+    for networks in training:
+        change = (model(networks).parameters - networks.parameters).detach()
+        assert 1e-4 < float(change.norm() / networks.parameters.norm()) < 0.1
+
+
+def test_reciprocals_of_vanishing_weights_do_not_overflow() -> None:
+    a = ARCHITECTURES["mlp", "relu"]
+    torch.manual_seed(0)
+    model = ScaleGMN([a], 3, backward="reciprocal", **SMALL)
+    parameters = torch.randn(4, a.parameters)
+    parameters[:, ::3] = 1e-39
+    y = model(Networks(a, parameters))
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
 # -- interface -----------------------------------------------------------------------------------------------------
 
 

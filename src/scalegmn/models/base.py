@@ -81,9 +81,14 @@ class InvariantModel(Metanetwork, ABC):
         return self.read(self.embed(networks))
 
 
-class Editor(Metanetwork, ABC):
-    r"""New networks from old: \(\theta' = \theta + \gamma f(\theta)\), gamma learned per tensor of parameters.
+# Networks whose first edits are measured.
+_SAMPLE = 32
 
+
+class Editor(Metanetwork, ABC):
+    r"""New networks from old: \(\theta' = \theta + \gamma u f(\theta)\), gamma learned per tensor of parameters.
+
+    The constants u, taken from training networks, make the first edits small: a share gamma of every tensor's size.
     With `copies=k` it predicts k parameter sets for every network; their outputs are averaged (`render`).
 
     Arguments:
@@ -92,11 +97,29 @@ class Editor(Metanetwork, ABC):
         copies: Number of parameter sets per network.
     """
 
+    unit: Tensor
+
     def __init__(self, architectures: Sequence[Architecture], *, gamma: float = 0.01, copies: int = 1) -> None:
         super().__init__(architectures)
         self.copies = copies
         segments = max(len(a.segments) for a in self.architectures)
         self.gamma = nn.Parameter(torch.full((segments,), gamma))
+        self.register_buffer("unit", torch.ones(segments))
+
+    @torch.no_grad()
+    def prepare(self, training: Sequence[Networks]) -> None:
+        """Take the units in which edits are measured; constants commute with all symmetries."""
+        found: dict[int, list[Tensor]] = {}
+        for networks in training:
+            sample = networks[:_SAMPLE]
+            sizes = [s.size for s in networks.architecture.segments]
+            parts = zip(sample.parameters.split(sizes, -1), self.direction(sample).split(sizes, -1), strict=True)
+            for i, (theta, change) in enumerate(parts):
+                ratio = theta.double().square().mean().sqrt() / change.double().square().mean().sqrt()
+                if ratio.isfinite() and ratio > 0:
+                    found.setdefault(i, []).append(ratio)
+        for i, ratios in found.items():
+            self.unit[i] = torch.stack(ratios).log().mean().exp()
 
     @abstractmethod
     def direction(self, networks: Networks) -> Tensor:
@@ -106,7 +129,7 @@ class Editor(Metanetwork, ABC):
         """New networks; with copies > 1, the copies of network i are at i * copies, ..."""
         self.accepts(networks)
         sizes = torch.tensor([s.size for s in networks.architecture.segments], device=networks.device)
-        gamma = self.gamma[: len(sizes)].repeat_interleave(sizes)
+        gamma = (self.gamma * self.unit)[: len(sizes)].repeat_interleave(sizes)
         edited = networks.parameters[:, None] + gamma * self.direction(networks)
         if self.copies == 1:
             return networks.replace(edited[:, 0])

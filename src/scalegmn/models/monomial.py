@@ -216,6 +216,7 @@ class MonomialNFNEditor(Editor):
     def prepare(self, training: Sequence[Networks]) -> None:
         """Fit the input normalisation."""
         self.normalise.fit(training)
+        super().prepare(training)
 
     def direction(self, networks: Networks) -> Tensor:
         """The change (B, copies, P)."""

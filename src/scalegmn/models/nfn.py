@@ -250,6 +250,7 @@ class NFNHNPEditor(Editor):
     def prepare(self, training: Sequence[Networks]) -> None:
         """Fit the input normalisation."""
         self.normalise.fit(training)
+        super().prepare(training)
 
     def direction(self, networks: Networks) -> Tensor:
         """The change (B, copies, P)."""

@@ -123,6 +123,7 @@ class NGTEditor(Editor):
     def prepare(self, training: Sequence[Networks]) -> None:
         """Take means and spreads of every weight tensor and bias vector."""
         self.graph.normalise.fit(training)
+        super().prepare(training)
 
     def direction(self, networks: Networks) -> Tensor:
         """f(theta) as (B, copies, P)."""

@@ -170,6 +170,7 @@ class ScaleGMNEditor(Editor):
     def prepare(self, training: Sequence[Networks]) -> None:
         """As in `ScaleGMN`."""
         self.body.measure(training)
+        super().prepare(training)
 
     def direction(self, networks: Networks) -> Tensor:
         y: Tensor = self.head(networks, *self.body(networks, self.head.needs), self.body.init.kernels)

@@ -286,8 +286,8 @@ class DualInit(nn.Module):
 
 
 def reciprocal(w: Tensor) -> Tensor:
-    """1/w, and 0 where w is 0."""
-    zero = w == 0
+    """1/w, and 0 where w is 0 or so small that the square of 1/w would overflow."""
+    zero = w.abs() < math.sqrt(torch.finfo(w.dtype).tiny)
     return torch.where(zero, 0, 1 / w.masked_fill(zero, 1))
 
 
