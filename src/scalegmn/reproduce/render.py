@@ -18,8 +18,9 @@ _SMALL = f"""\
 Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
 and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
 {MINUTES:g} minutes of processor time ({CNN_MINUTES:g} for CNNs) or {EPOCHS} epochs, whichever ends first. All methods
-have the same settings of training, which were found with a few trials of ScaleGMN on MNIST; ScaleGMN with probes has
-dropout, found with trials on MNIST and Fashion-MNIST. No method was tuned beyond that. Where inputs are moved, training
+of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
+ScaleGMN-B); ScaleGMN with probes has dropout, found with trials on MNIST and Fashion-MNIST. Test values of these trials
+were seen too. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs are moved, training
 networks are composed with small random affine maps of their inputs (`training.move`). SVHN-GS is not the official set:
 its images are grey digits cut from the SVHN test split, split by photograph.
 
