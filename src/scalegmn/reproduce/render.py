@@ -20,7 +20,7 @@ and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per acti
 {MINUTES:g} minutes of processor time ({CNN_MINUTES:g} for CNNs) or {EPOCHS} epochs, whichever ends first. All methods
 of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
 ScaleGMN-B); ScaleGMN with probes has dropout, found with trials on MNIST and Fashion-MNIST. Test values of these trials
-were seen too. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs are moved, training
+were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs are moved, training
 networks are composed with small random affine maps of their inputs (`training.move`). SVHN-GS is not the official set:
 its images are grey digits cut from the SVHN test split, split by photograph.
 
