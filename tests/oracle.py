@@ -225,7 +225,7 @@ class Oracle:
         )
 
     def edges(self, name: str, s: State, update: str = "edge_update") -> Tensor:
-        """UPD_E: (Gamma e + x_t d_s) * ScaleInv(e, ScaleInv(x_t), ScaleInv(x_s), p); unchanged without edge updates."""
+        """UPD_E: (Gamma e + x_t d_s) * ScaleInv(e, ScaleInv(x_t), ScaleInv(x_s), p), for signs d = x; or unchanged."""
         e = s.r if update == "backward_edge_update" else s.e
         assert e is not None
         if f"{name}.{update}.gamma.weight" not in self.p:
@@ -233,8 +233,9 @@ class Oracle:
         inv = self.invariants(f"{name}.invariant", s)
         t, j = self.g.target, self.g.source
         linear = self.linear(f"{name}.{update}.gamma", e)
-        if s.d is not None:
-            d = self.linear(f"{name}.{update}.outer.1", s.d[j])
+        if self.flow in ("dual", "shared"):
+            back = s.x if s.d is None else s.d
+            d = self.linear(f"{name}.{update}.outer.1", back[j])
             d = self.per_layer(self.g.layer[j], d, lambda phi, z: phi(z))
             linear = linear + self.linear(f"{name}.{update}.outer.0", s.x[t]) * d
         rho = torch.zeros_like(linear)

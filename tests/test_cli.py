@@ -131,6 +131,27 @@ def test_interrupt_is_code_130() -> None:
     assert "Traceback" not in err
 
 
+def test_a_command_that_is_told_to_end_tidies_up() -> None:
+    program = """
+import time
+from scalegmn.cli.application import app, main
+@app.command()
+def wait():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("tidy")
+main()
+"""
+    process = subprocess.Popen([sys.executable, "-c", program, "wait"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.communicate(timeout=30)[0] == "tidy\n"
+    assert process.returncode == 130
+
+
 @pytest.mark.parametrize("lines", [1, 100_000])
 def test_a_closed_pipe_is_quiet(lines: int) -> None:
     read, write = os.pipe()

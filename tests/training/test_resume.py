@@ -16,6 +16,7 @@ import torch
 from tiny_runs import recipe_for, same, weights
 from torch import nn
 
+from scalegmn.errors import ScaleGMNError
 from scalegmn.training.loop import train
 from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import Recipe
@@ -96,6 +97,17 @@ def test_a_killed_command_is_resumed_by_the_command(digits: Zoo, whole: Path, tm
     assert "continuing at step" in again.stderr
     assert json.loads(again.stdout)["steps"] == Run(whole).results()["steps"]
     assert same(weights(out), weights(whole))
+
+
+def test_two_processes_do_not_train_into_one_run(digits: Zoo, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    (out / "results.json").unlink()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with Run(out).alone(), pytest.raises(ScaleGMNError, match="another process is training in"):
+        train(recipe_for(digits.path, **OPTIONS), out, resume=True)
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert train(recipe_for(digits.path, **OPTIONS), out, resume=True) == Run(whole).results()
 
 
 def test_a_run_that_dies_before_its_results_only_reads_the_test_split(digits: Zoo, whole: Path, tmp_path: Path) -> None:

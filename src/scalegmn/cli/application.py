@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -108,5 +109,6 @@ app = create_app()
 
 
 def main() -> NoReturn:
-    """Run the command line of this process."""
+    """Run the command line of this process; being told to end is being interrupted, so that helpers end too."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(app, sys.argv[1:]))

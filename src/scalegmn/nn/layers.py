@@ -95,6 +95,7 @@ class GraphLayer(nn.Module, ABC):
 
     messages = 1
     duals = False
+    outer = False
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class GraphLayer(nn.Module, ABC):
         if edges:
             self.invariant = VertexInvariant(style.vertex_groups, states, w, contexts=products, sign=s, dropout=p)
             self.edge_update = EdgeUpdate(
-                style.edge_groups, w, contexts=style.along_edge, outer=self.duals, sign=s, dropout=p
+                style.edge_groups, w, contexts=style.along_edge, outer=self.outer, sign=s, dropout=p
             )
 
     @abstractmethod
@@ -185,7 +186,7 @@ class GraphLayer(nn.Module, ABC):
         new: dict[int, Edge] = {}
         for c in wanted:
             s, t = a.connections[c].source, a.connections[c].target
-            outer = (old.x[t], old.d[s]) if self.duals else None
+            outer = (old.x[t], (old.d if self.duals else old.x)[s]) if self.outer else None
             along = self._along_edge(symmetry, c, positions)
             new[c] = self.edge_update(symmetry, c, edges[c], (inv[t], inv[s]), along, outer, skip=self.style.skip)
         return new
@@ -231,9 +232,13 @@ class ForwardLayer(GraphLayer):
 
 
 class SharedLayer(GraphLayer):
-    """Messages both ways along the same edges: ScaleGMN-B for signs."""
+    r"""Messages both ways along the same edges: ScaleGMN-B for signs.
+
+    Edges also see \(x_t \otimes x_s\), which for signs moves as they do; a gradient has this form.
+    """
 
     messages = 2
+    outer = True
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
@@ -308,6 +313,7 @@ class DualLayer(GraphLayer):
     """
 
     duals = True
+    outer = True
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)

@@ -204,14 +204,15 @@ class VertexInvariant(nn.Module):
 class EdgeUpdate(nn.Module):
     r"""\(\mathrm{UPD}_E(x, y, e) = \mathsf{AugScaleEq}(e, \mathsf{ScaleInv}(x, y))\), the paper's invariant form.
 
-    With a dual stream the linear part also sees \(x_t \otimes d_s\), which moves as an edge:
+    With states d that move as 1/q (a dual stream; for signs, x itself) the linear part also sees
+    \(x_t \otimes d_s\), which moves as an edge:
     \((\Gamma e + \Gamma_x x_t \odot \phi(\Gamma_d d_s)) \odot \rho(\tilde e, \mathsf{ScaleInv}(x_t, x_s))\).
 
     Arguments:
         groups: Groups of the edges.
         width: Of all states.
         contexts: Widths of positional encodings.
-        outer: Whether there is a dual stream.
+        outer: Whether there are such states.
         sign, dropout: As in `ScaleInvariant`.
     """
 
@@ -253,7 +254,7 @@ class EdgeUpdate(nn.Module):
             e: Their state.
             invariants: Of the target (B, n_t, h) and of the source (B, n_s, h).
             contexts: Positional encodings along the edges.
-            outer: States x_t (B, n_t, h) and d_s (B, n_s, h), with a dual stream.
+            outer: States x_t (B, n_t, h) and d_s (B, n_s, h).
             skip: Add the old state.
         """
         along = [symmetry.target(connection, invariants[0]), symmetry.source(connection, invariants[1]), *contexts]

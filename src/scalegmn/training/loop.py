@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,13 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, progress: Pr
         The content of `results.json`.
     """
     run = Run(Path(out))
-    with world(recipe.training.device) as together:
+    with ExitStack() as held, world(recipe.training.device) as together:
         zoo = Zoo.open(recipe.zoo)
         task = task_class(recipe.task.name).from_zoo(zoo, **recipe.task.options)
         together.once(lambda: run.begin(recipe, task, zoo, resume=resume))
         if together.once(lambda: run.finished):
             return together.once(run.results)
+        together.once(lambda: held.enter_context(run.alone()))
         quiet = progress is None and not together.main
         with progress or Progress(recipe.model.name, quiet=quiet) as shown:
             return Trainer(recipe, run, zoo, task, together, shown).run()

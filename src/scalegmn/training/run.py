@@ -6,6 +6,7 @@ metrics.jsonl        one line per validation
 checkpoints/         the state to continue from
 model.safetensors    the weights at the best validation
 results.json         the end: metrics on the validation and test splits, time, parameters
+lock                 held by the process that trains here
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from .. import __version__
 from ..architecture import Architecture
 from ..errors import ScaleGMNError
 from ..tasks import Task
-from ..zoo.files import write_atomically
+from ..zoo.files import alone, write_atomically
 from ..zoo.schema import architecture_to_json
 from ..zoo.store import Zoo
 from .recipe import Recipe, make_recipe
@@ -77,6 +79,10 @@ class Run:
         write_json(self.path / "config.json", make_config(recipe, task, zoo.architectures, zoo))
         # Last, because it makes the directory a run.
         write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keeps other processes from training here at the same time."""
+        return alone(self.path / "lock", f"out: another process is training in {self.path}; wait, or use another --out")
 
     def _same(self, recipe: Recipe) -> None:
         old, new = _flat(self.recipe().to_dict()), _flat(recipe.to_dict())

@@ -6,7 +6,8 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalegmn.errors import ScaleGMNError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 Array = NDArray[Any]
 
@@ -49,6 +55,23 @@ def write_atomically(path: Path, content: bytes) -> StoredFile:
     finally:
         os.close(directory)
     return StoredFile(path.name, len(content), hashlib.sha256(content).hexdigest())
+
+
+@contextmanager
+def alone(path: Path, complaint: str) -> Iterator[None]:
+    """Hold a lock file, or raise the complaint if another process holds it; the end of a process frees it, however.
+
+    Arguments:
+        path: The lock file, made if missing.
+        complaint: What to say.
+    """
+    with path.open("ab") as file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ScaleGMNError(complaint) from None
+        yield
 
 
 def pack(arrays: Mapping[str, Array], note: Any = None) -> bytes:
