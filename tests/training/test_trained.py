@@ -19,7 +19,8 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run
 from scalegmn.errors import ScaleGMNError
 from scalegmn.networks import Networks
-from scalegmn.tasks import Editing
+from scalegmn.tasks import Classification, Editing
+from scalegmn.training.evaluation import Evaluation, compare
 from scalegmn.training.loop import train
 from scalegmn.training.recipe import read_recipe
 from scalegmn.training.trained import Trained, load
@@ -287,6 +288,31 @@ def test_evaluate(digits: Zoo, classifier: Path, invariant: Path, command: Comma
     assert loose["largest_change"] > 1e-2
     assert "on transformed copies" in command("evaluate", invariant, "--transform")
     assert "split: " in command("evaluate", classifier, "--split", "tset", code=2)
+
+
+def test_evaluate_against_another_run(classifier: Path, invariant: Path, editor: Path, command: Command) -> None:
+    found = json.loads(command("evaluate", invariant, "--against", classifier, "--json"))
+    other = json.loads(command("evaluate", classifier, "--json"))["metrics"]
+    assert found["against"]["metrics"] == other
+    difference = found["against"]["differences"]["accuracy"]
+    assert difference["value"] == pytest.approx(found["metrics"]["accuracy"] - other["accuracy"])
+    assert difference["low"] < difference["value"] < difference["high"]
+    same = json.loads(command("evaluate", invariant, "--against", invariant, "--json"))["against"]["differences"]
+    assert same["accuracy"] == {"value": 0, "low": 0, "high": 0}
+    assert "difference (95 %)" in command("evaluate", invariant, "--against", classifier)
+    assert "against: expected a run of the same task" in command("evaluate", invariant, "--against", editor, code=2)
+
+
+def test_intervals_are_those_of_a_difference_of_shares() -> None:
+    # Each is right where a coin of its own says so: the variance of the difference is 2 p (1 - p) / n.
+    n, generator = 2000, torch.Generator().manual_seed(0)
+    task, targets = Classification("label", (0, 1)), torch.zeros(n, dtype=torch.long)
+    right = torch.rand(2, n, generator=generator) < 0.7
+    outputs = torch.stack([right, ~right], -1).float()
+    one, other = (Evaluation(o, targets, task.metrics(o, targets)) for o in outputs)
+    found = compare(task, one, other)["accuracy"]
+    assert found.value == pytest.approx(float((right[0].sum() - right[1].sum()) / n), abs=1e-6)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * (2 * 0.7 * 0.3 / n) ** 0.5, rel=0.15)
 
 
 def test_models(command: Command) -> None:

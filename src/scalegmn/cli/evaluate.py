@@ -11,13 +11,20 @@ from scalegmn.cli.application import app, examples
 from scalegmn.cli.console import print_json, stdout
 
 
-@app.command(epilog=examples("scalegmn evaluate runs/digits", "scalegmn evaluate runs/digits --transform --json"))
+@app.command(
+    epilog=examples(
+        "scalegmn evaluate runs/digits",
+        "scalegmn evaluate runs/digits --transform --json",
+        "scalegmn evaluate runs/digits --against runs/gmn",
+    )
+)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
     split: Annotated[str, typer.Option(help="Which split of the zoo.")] = "test",
     transform: Annotated[
         bool, typer.Option("--transform", help="Also ask about randomly permuted and rescaled copies.")
     ] = False,
+    against: Annotated[Path | None, typer.Option(help="Another run: how much they differ, and how surely.")] = None,
     zoo: Annotated[Path | None, typer.Option(help="Another zoo than the one it was trained on.")] = None,
     seed: Annotated[int, typer.Option(help="Of the random copies.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -25,8 +32,13 @@ def evaluate(
     """Compare a model's answers with the truth.
 
     With --transform also on copies of the same networks whose hidden neurons are permuted and rescaled: they compute
-    the same functions, so a model that respects the symmetries gives the same answers.
+    the same functions, so a model that respects the symmetries gives the same answers. With --against also another
+    model's, on the same networks, and 95 % intervals of the differences.
     """
+    from dataclasses import asdict
+
+    from scalegmn.errors import ScaleGMNError
+    from scalegmn.training.evaluation import compare
     from scalegmn.training.trained import load
 
     trained = load(run)
@@ -44,6 +56,13 @@ def evaluate(
         moved = trained.evaluate(where, split, transform_seed=seed)
         change = float((moved.outputs - plain.outputs).abs().max())
         answer |= {"transformed": moved.metrics, "largest_change": change}
+    if against is not None:
+        rival = load(against)
+        if rival.task.to_json() != trained.task.to_json():
+            raise ScaleGMNError(f"against: expected a run of the same task on the same zoo as {run}; got {against}")
+        theirs = rival.evaluate(where, split)
+        differences = {name: asdict(d) for name, d in compare(trained.task, plain, theirs).items()}
+        answer["against"] = {"run": str(against), "metrics": theirs.metrics, "differences": differences}
     if as_json:
         print_json(answer)
     else:
@@ -56,11 +75,18 @@ def _show(answer: dict[str, Any]) -> None:
     table = Table(title=f"{answer['model']}, {answer['networks']} networks ({answer['split']})")
     table.add_column("metric")
     table.add_column("value", justify="right")
-    moved = answer.get("transformed")
+    moved, other = answer.get("transformed"), answer.get("against")
     if moved:
         table.add_column("on transformed copies", justify="right")
+    if other:
+        table.add_column(other["run"], justify="right")
+        table.add_column("difference (95 %)", justify="right")
     for name, value in answer["metrics"].items():
-        table.add_row(name, f"{value:.4g}", *([f"{moved[name]:.4g}"] if moved else []))
+        row = [f"{value:.4g}", *([f"{moved[name]:.4g}"] if moved else [])]
+        if other:
+            d = other["differences"][name]
+            row += [f"{other['metrics'][name]:.4g}", f"{d['value']:+.3g} ({d['low']:+.3g} to {d['high']:+.3g})"]
+        table.add_row(name, *row)
     console = stdout()
     console.print(table)
     if moved:

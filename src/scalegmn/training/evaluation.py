@@ -88,6 +88,45 @@ def evaluate(
     return Evaluation(*found, task.metrics(*found))
 
 
+@dataclass(frozen=True)
+class Difference:
+    """Of a metric between two models, with a 95 % interval.
+
+    Arguments:
+        value: One minus the other.
+        low, high: Ends of the interval.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def compare(task: Task, one: Evaluation, other: Evaluation, *, resamples: int = 1000) -> dict[str, Difference]:
+    """How much two models differ on the same networks, and how much of that is the choice of networks.
+
+    The interval is that of a paired bootstrap: the networks are drawn anew, with replacement, again and again.
+
+    Arguments:
+        task: Of both.
+        one, other: Their answers.
+        resamples: How often networks are drawn.
+    """
+    generator = torch.Generator().manual_seed(0)
+    drawn: dict[str, list[float]] = {name: [] for name in one.metrics}
+    for _ in range(resamples):
+        rows = torch.randint(len(one.targets), (len(one.targets),), generator=generator)
+        a, b = (task.metrics(e.outputs[rows], e.targets[rows]) for e in (one, other))
+        for name, values in drawn.items():
+            values.append(a[name] - b[name])
+    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    found = {}
+    for name, values in drawn.items():
+        low, high = torch.tensor(values, dtype=torch.float64).quantile(ends).tolist()
+        found[name] = Difference(one.metrics[name] - other.metrics[name], low, high)
+    return found
+
+
 def transformed(networks: Networks, generator: torch.Generator) -> Networks:
     """Randomly permuted and rescaled copies, which compute the same functions."""
     return Transform.sample(networks.architecture, len(networks), generator).apply(networks)
