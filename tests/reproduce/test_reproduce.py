@@ -19,6 +19,7 @@ from scalegmn.reproduce.run import missing, perform
 from scalegmn.reproduce.tables import TABLES, table
 from scalegmn.reproduce.zoos import NAMES, Place, held_out, open_zoo
 from scalegmn.training.state import read_json, write_json
+from scalegmn.training.trained import load
 from scalegmn.zoo.build import Fit, build_inr_zoo
 from scalegmn.zoo.images import load_images
 
@@ -88,6 +89,14 @@ def test_cells_hold_means_deviations_and_published_values(tmp_path: Path) -> Non
     assert "| DWS | 70.0 (85.71) |" in text
 
 
+def test_moved_networks_have_a_table_of_their_own() -> None:
+    record = dataclasses.replace(_record("mnist", "scalegmn", 0, 0.8), moved=0.75)
+    records = [record, _record("mnist", "dws", 0, 0.7)]
+    data = render.table_data(table("symmetries"), records, "small")
+    assert [row["method"] for row in data["rows"]] == ["scalegmn"]
+    assert "| ScaleGMN | **80.0 → 75.0** |" in render.markdown(data)
+
+
 def test_lower_errors_win(tmp_path: Path) -> None:
     records = [
         dataclasses.replace(_record("dilation", m, 0, v), metric="mse") for m, v in (("dws", 0.02), ("mlp", 0.05))
@@ -132,6 +141,9 @@ def test_runs_leave_records_and_are_not_repeated(
     first, second = read_records(results)
     assert (first.method, second.method, first.epochs) == ("mlp", "statnn", 2)
     assert first.recipe["zoo"] == "mnist"
+    # Also what the model says about permuted and rescaled copies.
+    copies = load(folder).evaluate(place.zoos / "mnist", "test", transform_seed=0)
+    assert first.moved == copies.metrics["accuracy"]
     # Another recipe is another experiment.
     monkeypatch.setattr(experiments, "EPOCHS", 3)
     others = missing(["mnist"], methods, 1, "small", place.zoos, results)

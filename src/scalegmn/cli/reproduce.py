@@ -39,7 +39,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase or distributions.",
+            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries or "
+            "distributions.",
             show_default=False,
         ),
     ],

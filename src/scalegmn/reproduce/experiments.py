@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ScaleGMNError
+from ..models.registry import card
 from ..training.recipe import Recipe, make_recipe, read_values
 from .zoos import Scale
 
@@ -146,6 +147,16 @@ METHODS = {
         ),
     )
 }
+
+
+def possible(dataset: Dataset, method: Method) -> bool:
+    """Whether a method can read the networks of a dataset and answer as asked.
+
+    >>> possible(DATASETS["mnist"], METHODS["dws"]), possible(DATASETS["svhn-gs-relu"], METHODS["dws"])
+    (True, False)
+    """
+    model = card(method.model)
+    return (dataset.sines or model.convolutions) and (dataset.metric != "mse" or model.equivariant is not None)
 
 
 def recipe(dataset: Dataset, method: Method, scale: Scale, seed: int, zoos: Path) -> Recipe:

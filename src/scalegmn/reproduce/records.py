@@ -13,6 +13,7 @@ from ..errors import ScaleGMNError
 from ..training.recipe import Recipe, make_recipe
 from ..training.run import Run, strict
 from ..training.state import read_json, write_json
+from ..training.trained import load
 from .experiments import Dataset, Method
 
 
@@ -32,6 +33,7 @@ class Record:
         versions: Of what the numbers depend on.
         zoo: Its number of networks and checksum.
         machine: Where.
+        moved: The value on randomly permuted and rescaled copies of the test networks.
     """
 
     dataset: str
@@ -47,6 +49,7 @@ class Record:
     versions: dict[str, str]
     zoo: dict[str, Any]
     machine: dict[str, Any]
+    moved: float | None = None
 
 
 def run_name(dataset: Dataset, method: Method, seed: int) -> str:
@@ -58,6 +61,7 @@ def write_record(folder: Path, dataset: Dataset, method: Method, seed: int, run:
     """Make the record of a finished run."""
     results, config = run.results(), read_json(run.path / "config.json")
     recipe = run.recipe().to_dict()
+    copies = load(run.path).evaluate(recipe["zoo"], "test", transform_seed=0)
     recipe["zoo"] = dataset.zoo
     record = Record(
         dataset.name,
@@ -73,6 +77,7 @@ def write_record(folder: Path, dataset: Dataset, method: Method, seed: int, run:
         config["versions"],
         config["zoo"],
         machine(),
+        copies.metrics[dataset.metric],
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{run_name(dataset, method, seed)}.json", strict(vars(record)))

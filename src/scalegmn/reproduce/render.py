@@ -19,11 +19,11 @@ Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES
 and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
 {MINUTES:g} minutes of processor time ({CNN_MINUTES:g} for CNNs) or {EPOCHS} epochs, whichever ends first. All methods
 of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
-ScaleGMN-B). ScaleGMN with probes has dropout, found with trials on MNIST and Fashion-MNIST; without probes ScaleGMN, its
-variants and GMN have some on CNNs, found with trials on the validation splits of the ReLU zoos. Test values of the
-trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs are
-moved, training networks are composed with small random affine maps of their inputs (`training.move`). SVHN-GS is not the
-official set: its images are grey digits cut from the SVHN test split, split by photograph.
+ScaleGMN-B). ScaleGMN with probes has dropout, found with trials on MNIST and Fashion-MNIST; without probes ScaleGMN,
+its variants and GMN have some on CNNs, found with trials on the validation splits of the ReLU zoos. Test values of
+the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs
+are moved, training networks are composed with small random affine maps of their inputs (`training.move`). SVHN-GS is
+not the official set: its images are grey digits cut from the SVHN test split, split by photograph.
 
 """
 
@@ -42,6 +42,7 @@ def table_data(
     Returns:
         `rows` with the `cells` of every method by dataset: `mean`, `std`, `values` by seed, `seconds`, `epochs`,
         `parameters`, and `paper`, the published value; cells without a run and without a published value are left out.
+        In a table of moved networks `before` has the mean on the networks as they were.
         `figures` has the pictures that there are.
     """
     drawn = [f"{name}.png" for name in table.figures]
@@ -66,18 +67,22 @@ def table_data(
 
 def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) -> dict[str, Any]:
     cell: dict[str, Any] = {}
-    known = [r for r in records if r.value is not None]
+    unit = DATASETS[dataset].unit
+    plain = {r.seed: unit * r.value for r in records if r.value is not None}
+    copies = {r.seed: unit * r.moved for r in records if r.moved is not None}
+    shown = copies if table.moved else plain
+    known, values = [r for r in records if r.seed in shown], list(shown.values())
     if known:
-        unit = DATASETS[dataset].unit
-        values = [unit * r.value for r in known if r.value is not None]
         cell = {
             "mean": statistics.fmean(values),
             "std": statistics.stdev(values) if len(values) > 1 else None,
-            "values": {str(r.seed): v for r, v in zip(known, values, strict=True)},
+            "values": {str(seed): value for seed, value in shown.items()},
             "parameters": known[0].parameters,
             "epochs": statistics.fmean(r.epochs for r in known),
             "seconds": statistics.fmean(r.seconds for r in known),
         }
+        if table.moved:
+            cell["before"] = statistics.fmean(plain.values())
     published = table.paper.get(dataset, {}).get(method)
     return {**cell, "paper": float(published)} if published else cell
 
@@ -101,8 +106,9 @@ def cell_text(cell: dict[str, Any], digits: int) -> str:
     """
     parts = []
     if "mean" in cell:
+        before = f"{cell['before']:.{digits}f} → " if "before" in cell else ""
         spread = "" if cell["std"] is None else f" ± {cell['std']:.{digits}f}"
-        parts.append(f"{cell['mean']:.{digits}f}{spread}")
+        parts.append(f"{before}{cell['mean']:.{digits}f}{spread}")
     if "paper" in cell:
         parts.append(f"({cell['paper']:g})")
     return " ".join(parts)

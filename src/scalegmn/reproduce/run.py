@@ -10,7 +10,7 @@ from pathlib import Path
 from ..training.lanes import train_all
 from ..training.recipe import Recipe
 from ..training.run import Run
-from .experiments import DATASETS, METHODS, Dataset, Method, recipe
+from .experiments import DATASETS, METHODS, Dataset, Method, possible, recipe
 from .records import matching, read_records, run_name, same_experiment, write_record
 from .zoos import Place, Scale, open_zoo
 
@@ -52,7 +52,7 @@ def missing(
     found = []
     for dataset in (DATASETS[name] for name in datasets):
         for seed in range(seeds):
-            for method in (METHODS[name] for name in methods):
+            for method in (METHODS[name] for name in methods if possible(dataset, METHODS[name])):
                 asked = recipe(dataset, method, scale, seed, zoos)
                 there = [r for r in matching(records, dataset.name, method.name) if r.seed == seed]
                 if not any(same_experiment(record, asked) for record in there):

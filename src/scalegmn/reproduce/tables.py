@@ -20,6 +20,7 @@ class Table:
         methods: Rows.
         paper: By dataset and method, the published value, as printed there.
         figures: Zoos whose distributions are drawn instead.
+        moved: Whether the values are those on permuted and rescaled copies of the test networks.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Table:
     methods: tuple[str, ...]
     paper: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     figures: tuple[str, ...] = ()
+    moved: bool = False
 
 
 _CLASSIFIERS = (
@@ -142,6 +144,22 @@ TABLES = {
             "Canonical phases of sine neurons, on and off: test accuracy in percent",
             ("mnist", "fashion-mnist", "cifar10"),
             ("scalegmn", "scalegmn-no-phase"),
+        ),
+        Table(
+            "symmetries",
+            "The same test networks with their hidden neurons permuted and rescaled at random: before and after",
+            ("mnist", "cifar10-gs-relu", "svhn-gs-relu"),
+            (
+                "statnn",
+                "gmn",
+                "dws",
+                "nfn-np",
+                "nfn-hnp",
+                "ng-gnn",
+                "scalegmn",
+                "scalegmn-b",
+            ),
+            moved=True,
         ),
         Table(
             "distributions",
