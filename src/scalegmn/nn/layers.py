@@ -95,7 +95,8 @@ class GraphLayer(nn.Module, ABC):
 
     messages = 1
     duals = False
-    outer = False
+    # The state that moves as 1/q, if there is one.
+    inverse: Literal["x", "d"] | None = None
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class GraphLayer(nn.Module, ABC):
         if edges:
             self.invariant = VertexInvariant(style.vertex_groups, states, w, contexts=products, sign=s, dropout=p)
             self.edge_update = EdgeUpdate(
-                style.edge_groups, w, contexts=style.along_edge, outer=self.outer, sign=s, dropout=p
+                style.edge_groups, w, contexts=style.along_edge, outer=self.inverse is not None, sign=s, dropout=p
             )
 
     @abstractmethod
@@ -186,7 +187,7 @@ class GraphLayer(nn.Module, ABC):
         new: dict[int, Edge] = {}
         for c in wanted:
             s, t = a.connections[c].source, a.connections[c].target
-            outer = (old.x[t], (old.d if self.duals else old.x)[s]) if self.outer else None
+            outer = (old.x[t], getattr(old, self.inverse)[s]) if self.inverse else None
             along = self._along_edge(symmetry, c, positions)
             new[c] = self.edge_update(symmetry, c, edges[c], (inv[t], inv[s]), along, outer, skip=self.style.skip)
         return new
@@ -238,7 +239,7 @@ class SharedLayer(GraphLayer):
     """
 
     messages = 2
-    outer = True
+    inverse = "x"
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
@@ -313,7 +314,7 @@ class DualLayer(GraphLayer):
     """
 
     duals = True
-    outer = True
+    inverse = "d"
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)

@@ -188,7 +188,7 @@ def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
     elif ours:
         options["readout"] = "output"
         if not dataset.sines:
-            # A thousand networks are learnt by heart in ten epochs.
+            # A thousand networks are soon learnt by heart.
             options["dropout"] = 0.2
     elif method.model in ("nfn-np", "nfn-hnp") and not dataset.sines:
         # Every weight of a kernel has channels of its own: nine times as many.
