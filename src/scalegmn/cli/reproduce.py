@@ -39,7 +39,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries or "
+            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries, time or "
             "distributions.",
             show_default=False,
         ),

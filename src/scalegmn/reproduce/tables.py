@@ -53,7 +53,19 @@ _CLASSIFIERS = (
     "scalegmn-b-128-moved",
 )
 _REGRESSORS = ("statnn", "gmn", "nfn-np", "nfn-hnp", "ng-gnn", "scalegmn", "scalegmn-b")
-_EDITORS = ("mlp", "dws", "nfn-np", "nfn-hnp", "ng-gnn", "ng-gnn-64", "scalegmn", "scalegmn-b", "scalegmn-b-4")
+_EDITORS = (
+    "mlp",
+    "dws",
+    "dws-long",
+    "nfn-np",
+    "nfn-hnp",
+    "ng-gnn",
+    "ng-gnn-64",
+    "scalegmn",
+    "scalegmn-b",
+    "scalegmn-b-long",
+    "scalegmn-b-4",
+)
 _AUGMENTED = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
 _CLASSES = ("mnist", "fashion-mnist", "cifar10", "cifar10-views")
 _CNNS = tuple(f"{images}-gs-{kind}" for kind in ("relu", "tanh", "both") for images in ("cifar10", "svhn"))
@@ -160,6 +172,12 @@ TABLES = {
                 "scalegmn-b",
             ),
             moved=True,
+        ),
+        Table(
+            "time",
+            "Three times the time: test accuracy in percent",
+            ("fashion-mnist",),
+            tuple(name for m in ("gmn", "dws-augmented", "scalegmn", "scalegmn-b") for name in (m, f"{m}-long")),
         ),
         Table(
             "distributions",
