@@ -6,27 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from scalegmn.training.recipe import override, read_recipe, read_values
+from scalegmn.errors import ScaleGMNError
+from scalegmn.training.recipe import RECIPES, override, read_recipe, read_values, shipped
 from scalegmn.training.sweep import parse_grid, points
 
-ROOT = Path(__file__).parents[2] / "recipes"
-RECIPES = sorted([*ROOT.glob("digits/*.toml"), *ROOT.glob("paper/*.toml")])
+NAMES = [name for name in shipped() if not name.startswith("grids/")]
 GRIDS = {"inr-classification": "mnist", "cnn-generalisation": "cifar10-gs-tanh", "inr-editing": "mnist-dilation"}
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_a_recipe_is_short_and_valid(path: Path) -> None:
-    text = path.read_text()
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_short_and_valid(name: str) -> None:
+    text = (RECIPES / f"{name}.toml").read_text()
     assert len(text.splitlines()) <= 20
     assert text.startswith("# ")
-    recipe = read_recipe(path)
-    if path.stem.endswith("-b"):
+    recipe = read_recipe(name)
+    if name.endswith("-b"):
         assert recipe.model.name == "scalegmn-b"
-    assert (recipe.task.name == "editing") == ("dilation" in path.stem)
+    assert (recipe.task.name == "editing") == ("dilation" in name)
+
+
+def test_a_file_comes_before_a_shipped_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = Path("digits/dws")
+    mine.parent.mkdir()
+    mine.write_text((RECIPES / "digits/mlp.toml").read_text())
+    assert (read_recipe("digits/dws").model.name, read_recipe("digits/gmn").model.name) == ("mlp", "gmn")
+    with pytest.raises(ScaleGMNError, match=r"neither a file nor a shipped recipe; did you mean 'digits/scalegmn'\?"):
+        read_recipe("digits/scalgmn")
 
 
 def test_every_experiment_of_the_paper_has_its_recipes() -> None:
-    names = {p.stem for p in ROOT.glob("paper/*.toml")}
+    names = {name.removeprefix("paper/") for name in NAMES}
     both = ["mnist", "fashion-mnist", "cifar10", "cifar10-augmented", "mnist-dilation"]
     both += ["cifar10-gs-relu", "svhn-gs-relu", "cifar10-gs-tanh", "svhn-gs-tanh", "cifar10-gs-both"]
     assert names >= {*both, *(f"{name}-b" for name in both)}
@@ -35,8 +45,8 @@ def test_every_experiment_of_the_paper_has_its_recipes() -> None:
 
 @pytest.mark.parametrize(("grid", "recipe"), GRIDS.items())
 def test_a_grid_fits_its_recipe(grid: str, recipe: str) -> None:
-    table = parse_grid([str(ROOT / "grids" / f"{grid}.toml")])
-    values = read_values(ROOT / "paper" / f"{recipe}.toml")
+    table = parse_grid([f"grids/{grid}"])
+    values = read_values(f"paper/{recipe}")
     found = points(values, table, 1, Path("out"), sample=30)
     assert len({p.path for p in found}) == 30
     # Every value of the grid is valid, not only those that were drawn.

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 @app.command(
     epilog=examples(
-        "scalegmn sweep recipes/digits/scalegmn.toml --grid training.lr=1e-3,1e-4 --grid model.width=32,64 --seeds 3",
-        "scalegmn sweep recipes/paper/mnist.toml --grid recipes/grids/inr.toml --sample 20 --ray local",
+        "scalegmn sweep digits/scalegmn --grid training.lr=1e-3,1e-4 --grid model.width=32,64 --seeds 3",
+        "scalegmn sweep paper/mnist --grid grids/inr-classification --sample 20 --ray local",
     )
 )
 def sweep(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML).", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.", show_default=False)],
     grid: Annotated[
-        list[str] | None, typer.Option("--grid", help="key=a,b,c, or a TOML file of lists. May be repeated.")
+        list[str] | None,
+        typer.Option("--grid", help="key=a,b,c, or a TOML file of lists, or a shipped one. May be repeated."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds per combination.")] = 1,
     changes: Annotated[

@@ -13,14 +13,14 @@ from scalegmn.cli.console import print_json, stdout
 
 @app.command(
     epilog=examples(
-        "scalegmn train recipes/digits/scalegmn.toml --out runs/digits",
-        "scalegmn train recipes/digits/scalegmn.toml --set training.lr=1e-4 --set seed=1 --out runs/seed1",
-        "scalegmn train recipes/digits/scalegmn.toml --out runs/digits --resume",
-        "torchrun --nproc-per-node 2 -m scalegmn train recipes/digits/scalegmn.toml --out runs/digits",
+        "scalegmn train digits/scalegmn --out runs/digits",
+        "scalegmn train digits/scalegmn --set training.lr=1e-4 --set seed=1 --out runs/seed1",
+        "scalegmn train digits/scalegmn --out runs/digits --resume",
+        "torchrun --nproc-per-node 2 -m scalegmn train digits/scalegmn --out runs/digits",
     )
 )
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML).", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.", show_default=False)],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change an entry: dotted.key=value. May be repeated.")
     ] = None,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import ScaleGMNError
 from ..models.registry import card
 from ..training.recipe import Recipe, make_recipe, read_values
 from .zoos import Scale
@@ -17,7 +16,6 @@ CNN_MINUTES = 2.0
 LONGER = 3
 EPOCHS = 150
 WIDTH = 64
-_SOURCE_RECIPES = Path(__file__).parents[3] / "recipes" / "paper"
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Dataset:
         metric: What is reported, a key of the task's metrics.
         unit: What a value is multiplied by in tables.
         digits: After the point, in tables.
-        paper: Stem of its recipe at the paper's scale.
+        paper: Name of its recipe at the paper's scale; empty if the paper has no such dataset.
     """
 
     name: str
@@ -86,7 +84,7 @@ def _generalisation(images: str, title: str, kind: str) -> Dataset:
     name = f"{images}-gs-{kind}"
     shown = {"relu": "ReLU", "tanh": "tanh", "both": "both"}[kind]
     task = {"name": "regression", "column": "test_accuracy", "sigmoid": True}
-    return Dataset(name, f"{title} {shown}", name, task, "tau", 1.0, 3, name)
+    return Dataset(name, f"{title} {shown}", name, task, "tau", 1.0, 3, "" if name == "svhn-gs-both" else name)
 
 
 DATASETS = {
@@ -163,13 +161,15 @@ METHODS |= {
 }
 
 
-def possible(dataset: Dataset, method: Method) -> bool:
-    """Whether a method can read the networks of a dataset and answer as asked.
+def possible(dataset: Dataset, method: Method, scale: Scale) -> bool:
+    """Whether a scale has a dataset, and a method can read its networks and answer as asked.
 
-    >>> possible(DATASETS["mnist"], METHODS["dws"]), possible(DATASETS["svhn-gs-relu"], METHODS["dws"])
-    (True, False)
+    >>> [possible(DATASETS[name], METHODS["dws"], "small") for name in ("mnist", "svhn-gs-relu")]
+    [True, False]
     """
     model = card(method.model)
+    if scale == "paper" and not dataset.paper:
+        return False
     return (dataset.sines or model.convolutions) and (dataset.metric != "mse" or model.equivariant is not None)
 
 
@@ -225,13 +225,7 @@ def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
 
 def _paper(dataset: Dataset, method: Method) -> dict[str, Any]:
     """The published settings of ScaleGMN; peers have those of training, and their own defaults."""
-    bidirectional = method.model == "scalegmn-b"
-    path = _SOURCE_RECIPES / f"{dataset.paper}{'-b' if bidirectional else ''}.toml"
-    if not path.is_file():
-        path = _SOURCE_RECIPES / f"{dataset.paper}.toml"
-    if not path.is_file():
-        raise ScaleGMNError(f"scale: no recipe {path.name} for {dataset.title}; work in a copy of the source tree")
-    values = read_values(path)
+    values = read_values(f"paper/{dataset.paper}{'-b' if method.model == 'scalegmn-b' else ''}")
     if method.model not in ("scalegmn", "scalegmn-b"):
         return {"model": {"name": method.model}, "training": values["training"]}
     special = {k: method.options[k] for k in ("probes", "backward", "copies") if k in method.options}

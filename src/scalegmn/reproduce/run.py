@@ -52,7 +52,7 @@ def missing(
     found = []
     for dataset in (DATASETS[name] for name in datasets):
         for seed in range(seeds):
-            for method in (METHODS[name] for name in methods if possible(dataset, METHODS[name])):
+            for method in (METHODS[name] for name in methods if possible(dataset, METHODS[name], scale)):
                 asked = recipe(dataset, method, scale, seed, zoos)
                 there = [r for r in matching(records, dataset.name, method.name) if r.seed == seed]
                 if not any(same_experiment(record, asked) for record in there):

@@ -26,6 +26,8 @@ from ..tasks import task_class
 from .data import Canonical
 from .options import complain, nearest, validated
 
+RECIPES = Path(__file__).parents[1] / "recipes"
+
 
 class Table(BaseModel):
     """A table of a recipe: no unknown keys, no infinities."""
@@ -165,20 +167,43 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read and check a recipe file.
 
     Arguments:
-        path: A TOML file.
+        path: A TOML file, or the name of a shipped recipe such as `digits/scalegmn`.
         overrides: Changes as `dotted.key=value`, as `--set` gives them.
     """
     return make_recipe(override(read_values(path), overrides), str(path))
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
-    """Read a recipe file without checking its content."""
+    """Read a recipe file, or a shipped recipe, without checking its content."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(find_file(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        beside = [name for name in shipped() if Path(name).parent == Path(path).parent]
+        advice = nearest(str(path), beside) if beside else "expected a TOML file, or a name such as digits/scalegmn"
+        raise ScaleGMNError(f"{path}: neither a file nor a shipped recipe; {advice}") from None
     except OSError as error:
         raise ScaleGMNError(f"{path}: cannot read the recipe: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ScaleGMNError(f"{path}: not valid TOML: {error}") from None
+
+
+def shipped() -> list[str]:
+    """The names of the recipes and grids that come with the package.
+
+    >>> [name for name in shipped() if name.startswith("grids/")]
+    ['grids/cnn-generalisation', 'grids/inr-classification', 'grids/inr-editing']
+    """
+    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.glob("*/*.toml"))
+
+
+def find_file(given: str | Path) -> Path:
+    """A file; where there is none, the shipped recipe or grid of that name.
+
+    >>> find_file("digits/dws").name, find_file("mine.toml").name
+    ('dws.toml', 'mine.toml')
+    """
+    name = Path(given).as_posix()
+    return RECIPES / f"{name}.toml" if name in shipped() and not Path(given).exists() else Path(given)
 
 
 def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ..errors import ScaleGMNError
 from ..tasks import task_class
 from .loop import train
 from .progress import Progress
-from .recipe import Recipe, make_recipe, override, parse_value
+from .recipe import Recipe, find_file, make_recipe, override, parse_value
 from .run import Run, strict
 from .state import write_json
 
@@ -46,7 +46,7 @@ class Point:
 
 
 def parse_grid(words: Sequence[str]) -> Grid:
-    """The grid of `--grid` options: `key=a,b,c`, or the name of a TOML file of lists.
+    """The grid of `--grid` options: `key=a,b,c`, or a TOML file of lists, or a shipped one such as `grids/inr-editing`.
 
     >>> parse_grid(["training.lr=1e-3,1e-4", "model.readout=all,output"])
     {'training.lr': [0.001, 0.0001], 'model.readout': ['all', 'output']}
@@ -65,7 +65,7 @@ def parse_grid(words: Sequence[str]) -> Grid:
 
 def _read_grid(path: Path) -> Grid:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(find_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ScaleGMNError(f"--grid: expected key=a,b,c or a TOML file, got {path} ({error.strerror})") from None
     except tomllib.TOMLDecodeError as error:
