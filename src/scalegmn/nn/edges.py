@@ -58,6 +58,11 @@ def add(e: Edge, new: Edge) -> Tensor:
     return dense(e) + new
 
 
+def twice(e: Edge) -> Edge:
+    """An edge state added to itself."""
+    return Factored(e.w, 2 * e.v) if isinstance(e, Factored) else 2 * e
+
+
 def shape(e: Edge) -> tuple[int, int, int]:
     """(B, n_t, n_s)."""
     s = e.w.shape if isinstance(e, Factored) else e.shape
@@ -96,6 +101,10 @@ def scale_equivariant(
         # Maps and states of the sources act on the vectors alone.
         if edge is not None:
             vectors, edge = F.linear(vectors, edge), None
+        if vertex is not None and by_target and reduce is not None and vectors.shape[-2] == 1:
+            # With one vector for all, edges look the same from their targets.
+            scalar, target, source, by_target = scalar.transpose(1, 2), source, target, False
+            reduce = "target" if reduce == "source" else "source"
         if vertex is not None and not by_target:
             vectors, vertex = vertex * vectors, None
         if vertex is None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..groups import Group
-from .edges import Edge, add, shape
+from .edges import Edge, shape, twice
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .scale import SignRule, sum_of
 from .symmetry import Symmetry
@@ -193,8 +193,8 @@ class GraphLayer(nn.Module, ABC):
         return new
 
     def _unchanged(self, edges: dict[int, Edge], wanted: Sequence[int]) -> dict[int, Edge]:
-        """Without edge updates the new state is the old one."""
-        return {c: add(edges[c], edges[c]) if self.style.skip else edges[c] for c in wanted}
+        """Without edge updates the new state is the old one, which a skip connection adds once more."""
+        return {c: twice(edges[c]) if self.style.skip else edges[c] for c in wanted}
 
     def _vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         """The states of a vertex and the invariants that go with them."""
