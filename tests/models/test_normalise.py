@@ -37,6 +37,15 @@ def test_moments_after_fitting(kind: Kind) -> None:
         assert part.mean().item() == pytest.approx(0, abs=1e-9) or kind == "scale"
 
 
+def test_architectures_that_differ_in_activations_share_their_constants() -> None:
+    networks, other = training(), Architecture.mlp([2, 5, 4, 1], "tanh")
+    normalise = normaliser("layer", [ARCHITECTURE, other]).double()
+    normalise.fit([networks[:20], Networks(other, networks.parameters[20:])])
+    alone = normaliser("layer", [ARCHITECTURE]).double()
+    alone.fit([networks])
+    assert torch.equal(normalise(Networks(other, networks.parameters)).parameters, alone(networks).parameters)
+
+
 def test_without_normalisation_nothing_changes() -> None:
     normalise = normaliser("none", [ARCHITECTURE]).double()
     normalise.fit([training()])

@@ -13,6 +13,7 @@ from scalegmn.architecture import Architecture, Connection, Layer, Skip
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor, InvariantModel, Metanetwork
 from scalegmn.models.registry import build_equivariant, build_invariant, card
+from scalegmn.models.weight_space import BatchNorm
 from scalegmn.networks import Networks
 from scalegmn.transform import Transform
 
@@ -189,6 +190,23 @@ def test_several_architectures_in_the_order_of_the_input(peer: Peer) -> None:
     model.eval()
     expected = torch.cat([model(b) for b in batches])
     torch.testing.assert_close(model(batches), expected)
+
+
+@pytest.mark.parametrize("name", ["dws", "nfn-np", "nfn-hnp", "nft", "inr2vec", "monomial-nfn", "ng-gnn", "ng-t"])
+def test_batch_statistics_are_those_of_the_whole_batch(name: str) -> None:
+    """Whatever the architectures, and though NG-T takes large networks in portions."""
+    architectures = [Architecture.mlp([2, 64, 64, 1], activation) for activation in ("sine", "tanh")]
+    batches = [networks_of(architectures[0], 3), networks_of(architectures[1], 5)]
+    options = {"inr2vec": {"pretraining": 1}}.get(name, {})
+    model = build_invariant(name, architectures, 4, {"layers": 2, **options}).double()
+    model.prepare(batches)
+    seen = []
+    for part in model.modules():
+        if isinstance(part, BatchNorm):
+            part.register_forward_hook(lambda m, inputs, _: seen.append(len(inputs[0])) if m.training else None)
+    model.train()
+    model(batches)
+    assert set(seen) == {8}
 
 
 @pytest.mark.parametrize("peer", [p for p in PEERS if not card(p.name).several], ids=case_id)

@@ -61,7 +61,11 @@ class InvariantModel(Metanetwork, ABC):
 
     @abstractmethod
     def embed_one(self, networks: Networks) -> Tensor:
-        """The invariant embedding (B, d) of a batch of one architecture."""
+        """Vectors (B, d) of a batch of one architecture: the invariant embedding, or what `finish` makes it from."""
+
+    def finish(self, found: Tensor) -> Tensor:
+        """The invariant embedding of a whole batch, whatever its architectures: batch statistics belong here."""
+        return found
 
     @abstractmethod
     def read(self, embedding: Tensor) -> Tensor:
@@ -70,11 +74,11 @@ class InvariantModel(Metanetwork, ABC):
     def embed(self, networks: Networks | Sequence[Networks]) -> Tensor:
         """The invariant embedding (B, d), in the order of the input."""
         if isinstance(networks, Networks):
-            return self.embed_one(self.accepts(networks))
+            return self.finish(self.embed_one(self.accepts(networks)))
         groups = group_by_architecture(networks)
         found = torch.cat([self.embed_one(self.accepts(batch)) for batch, _ in groups])
         order = torch.cat([positions for _, positions in groups]).argsort()
-        return found[order.to(found.device)]
+        return self.finish(found[order.to(found.device)])
 
     def forward(self, networks: Networks | Sequence[Networks]) -> Tensor:
         """One vector per network (B, outputs), in the order of the input."""

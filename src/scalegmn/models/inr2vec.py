@@ -180,8 +180,12 @@ class Inr2Vec(InvariantModel):
         self.get_buffer("frozen").fill_(True)
 
     def embed_one(self, networks: Networks) -> Tensor:
+        """Codes (B, embedding)."""
+        return self.encode(networks)
+
+    def finish(self, found: Tensor) -> Tensor:
         """Hidden state (B, width) of the classifier, before its last map."""
-        hidden: Tensor = self.trunk(self.encode(networks))
+        hidden: Tensor = self.trunk(found)
         return hidden
 
     def read(self, embedding: Tensor) -> Tensor:

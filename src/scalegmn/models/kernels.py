@@ -23,38 +23,45 @@ def kernel_shape(connection: Connection) -> tuple[int, ...]:
 
 def largest_kernels(architectures: Sequence[Architecture]) -> dict[str, tuple[int, ...]]:
     """Per kind, the smallest shape that holds every kernel of that kind."""
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, list[tuple[int, ...]]] = {}
     for c in (c for a in architectures for c in a.connections):
-        old, new = found.get(kind(c), ()), kernel_shape(c)
-        rank = max(len(old), len(new))
-        pairs = zip(_lift(old, rank), _lift(new, rank), strict=True)
-        found[kind(c)] = tuple(max(pair) for pair in pairs)
-    return found
+        shapes.setdefault(kind(c), []).append(kernel_shape(c))
+    return {name: largest(found) for name, found in shapes.items()}
 
 
-def pad_kernel(weight: Tensor, shape: tuple[int, ...], largest: tuple[int, ...]) -> Tensor:
-    """Centre flat kernels (..., K) of a shape in zeros of the largest shape."""
-    if math.prod(shape) == math.prod(largest):
+def largest(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The smallest shape that holds kernels of all these shapes.
+
+    >>> largest([(), (5,), (3, 3)])
+    (3, 5)
+    """
+    rank = max(map(len, shapes))
+    return tuple(max(sides) for sides in zip(*(_lift(shape, rank) for shape in shapes), strict=True))
+
+
+def pad_kernel(weight: Tensor, shape: tuple[int, ...], room: tuple[int, ...]) -> Tensor:
+    """Centre flat kernels (..., K) of a shape in zeros of a larger shape."""
+    if math.prod(shape) == math.prod(room):
         return weight
-    sides = [side for low, high in reversed(_margins(shape, largest)) for side in (low, high)]
-    return F.pad(weight.unflatten(-1, _lift(shape, len(largest))), sides).flatten(-len(largest))
+    sides = [side for low, high in reversed(_margins(shape, room)) for side in (low, high)]
+    return F.pad(weight.unflatten(-1, _lift(shape, len(room))), sides).flatten(-len(room))
 
 
-def crop_kernel(weight: Tensor, shape: tuple[int, ...], largest: tuple[int, ...]) -> Tensor:
+def crop_kernel(weight: Tensor, shape: tuple[int, ...], room: tuple[int, ...]) -> Tensor:
     """The inverse of `pad_kernel`."""
-    if math.prod(shape) == math.prod(largest):
+    if math.prod(shape) == math.prod(room):
         return weight
-    weight = weight.unflatten(-1, largest)
-    for axis, (low, high) in enumerate(_margins(shape, largest)):
-        dim = weight.dim() - len(largest) + axis
+    weight = weight.unflatten(-1, room)
+    for axis, (low, high) in enumerate(_margins(shape, room)):
+        dim = weight.dim() - len(room) + axis
         weight = weight.narrow(dim, low, weight.shape[dim] - low - high)
-    return weight.flatten(-len(largest))
+    return weight.flatten(-len(room))
 
 
 def _lift(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return (1,) * (rank - len(shape)) + shape
 
 
-def _margins(shape: tuple[int, ...], largest: tuple[int, ...]) -> list[tuple[int, int]]:
-    pairs = zip(_lift(shape, len(largest)), largest, strict=True)
+def _margins(shape: tuple[int, ...], room: tuple[int, ...]) -> list[tuple[int, int]]:
+    pairs = zip(_lift(shape, len(room)), room, strict=True)
     return [((high - low) // 2, high - low - (high - low) // 2) for low, high in pairs]

@@ -179,8 +179,13 @@ class MonomialNFN(InvariantModel):
         self.normalise.fit(training)
 
     def embed_one(self, networks: Networks) -> Tensor:
+        """Normalised parameters (B, P)."""
+        parameters: Tensor = self.normalise(networks).parameters
+        return parameters
+
+    def finish(self, found: Tensor) -> Tensor:
         """Invariant embedding (B, head_width)."""
-        x = self.layout.fold(self.normalise(networks).parameters[..., None])
+        x = self.layout.fold(found[..., None])
         embedding: Tensor = self.pool(summarise(self.mixing(self.canonical(self.trunk(x)))))
         return embedding
 

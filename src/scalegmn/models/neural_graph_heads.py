@@ -36,10 +36,14 @@ class OutputReadout(nn.Module):
         self.inputs = inputs
         self.maps = nn.Sequential(BatchNorm(inputs), *maps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Embeddings (B, width) of the states (B, n_L, d) of the output neurons."""
+    def side_by_side(self, x: Tensor) -> Tensor:
+        """The states (B, n_L, d) of the output neurons as vectors (B, inputs)."""
         flat = x.flatten(1)
-        embedding: Tensor = self.maps(F.pad(flat, (0, self.inputs - flat.shape[1])))
+        return F.pad(flat, (0, self.inputs - flat.shape[1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embeddings (B, width) of such vectors."""
+        embedding: Tensor = self.maps(x)
         return embedding
 
 

@@ -196,8 +196,13 @@ class NFNHNP(InvariantModel):
         self.normalise.fit(training)
 
     def embed_one(self, networks: Networks) -> Tensor:
+        """Normalised parameters (B, P)."""
+        parameters: Tensor = self.normalise(networks).parameters
+        return parameters
+
+    def finish(self, found: Tensor) -> Tensor:
         """Invariant embedding (B, head_width)."""
-        embedding: Tensor = self.pool(pool(self.trunk(self.normalise(networks).parameters), self.trunk.layout))
+        embedding: Tensor = self.pool(pool(self.trunk(found), self.trunk.layout))
         return embedding
 
     def read(self, embedding: Tensor) -> Tensor:

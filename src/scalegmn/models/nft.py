@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..architecture import Architecture
 from ..errors import ScaleGMNError
 from ..networks import Networks
 from .base import InvariantModel
+from .kernels import kernel_shape, largest, pad_kernel
 from .mlp import perceptron
 from .normalise import Kind, normaliser
 from .registry import ModelCard, register
@@ -149,9 +149,9 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, architectures: Sequence[Architecture], width: int) -> None:
         super().__init__()
-        self.kernel = max(c.kernel_size for a in architectures for c in a.connections)
+        self.kernel = largest([kernel_shape(c) for a in architectures for c in a.connections])
         depth = max(len(a.connections) for a in architectures)
-        self.weight = nn.Linear(self.kernel, width)
+        self.weight = nn.Linear(math.prod(self.kernel), width)
         self.bias = nn.Linear(1, width)
         self.layers = nn.Parameter(torch.randn(depth, 2, width))
         self.inputs = nn.Parameter(torch.randn(max(a.layers[0].size for a in architectures), width))
@@ -161,12 +161,13 @@ class TokenEmbedding(nn.Module):
         """The first states (B, S, c) of a batch."""
         last = len(networks.weights) - 1
         weights, biases = [], []
-        for i, w in enumerate(networks.weights):
+        for i, (c, w) in enumerate(zip(networks.architecture.connections, networks.weights, strict=True)):
             assert w is not None
             codes = self.layers[i, 0] + (self.inputs[: w.shape[2]] if i == 0 else 0)
             if i == last:
                 codes = codes + self.outputs[: w.shape[1], None]
-            weights.append((self.weight(F.pad(w, (0, self.kernel - w.shape[-1]))) + codes).flatten(1, 2))
+            w = pad_kernel(w, kernel_shape(c), self.kernel)
+            weights.append((self.weight(w) + codes).flatten(1, 2))
             b = networks.biases[i + 1]
             if b is not None:
                 codes = self.layers[i, 1] + (self.outputs[: b.shape[1]] if i == last else 0)
@@ -249,12 +250,17 @@ class NFT(InvariantModel):
         self.normalise.fit(training)
 
     def embed_one(self, networks: Networks) -> Tensor:
-        """Invariant embedding (B, 4 width)."""
+        """Pooled tokens (B, queries x width)."""
         shapes = Shapes.of(networks.architecture)
         x = self.tokens(self.normalise(networks))
         for block in self.blocks:
             x = block(x, shapes)
-        embedding: Tensor = self.trunk(self.pool(x))
+        pooled: Tensor = self.pool(x)
+        return pooled
+
+    def finish(self, found: Tensor) -> Tensor:
+        """Invariant embedding (B, 4 width)."""
+        embedding: Tensor = self.trunk(found)
         return embedding
 
     def read(self, embedding: Tensor) -> Tensor:

@@ -61,9 +61,13 @@ class NGGNN(InvariantModel):
         self.graph.normalise.fit(training)
 
     def embed_one(self, networks: Networks) -> Tensor:
-        """The invariant embedding (B, width)."""
+        """The states of the output neurons (B, n_L width)."""
         x, _ = self.gnn(networks.architecture, self.graph.node_states(networks), self.graph.edge_states(networks))
-        embedding: Tensor = self.readout(x[len(networks.architecture.layers) - 1])
+        return self.readout.side_by_side(x[len(networks.architecture.layers) - 1])
+
+    def finish(self, found: Tensor) -> Tensor:
+        """The invariant embedding (B, width)."""
+        embedding: Tensor = self.readout(found)
         return embedding
 
     def read(self, embedding: Tensor) -> Tensor:

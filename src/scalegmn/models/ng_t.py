@@ -71,10 +71,15 @@ class NGT(InvariantModel):
         self.graph.normalise.fit(training)
 
     def embed_one(self, networks: Networks) -> Tensor:
-        """The invariant embedding (B, 2 width)."""
-        return torch.cat([self._embed(part) for part in _portions(networks, self.width)])
+        """The states of the output neurons (B, n_L width)."""
+        return torch.cat([self._output_states(part) for part in _portions(networks, self.width)])
 
-    def _embed(self, networks: Networks) -> Tensor:
+    def finish(self, found: Tensor) -> Tensor:
+        """The invariant embedding (B, 2 width)."""
+        embedding: Tensor = self.readout(found)
+        return embedding
+
+    def _output_states(self, networks: Networks) -> Tensor:
         x, e = torch.cat(self.graph.node_states(networks), dim=1), self.graph.dense_edge_states(networks)
         # The output neurons come last. Only they are read, so the last layer needs only their rows.
         read = slice(x.shape[1] - networks.architecture.layers[-1].size, x.shape[1])
@@ -82,8 +87,7 @@ class NGT(InvariantModel):
         for k, layer in enumerate(inner):
             x, e = layer(x, e, EVERY, read if k == len(inner) - 1 else EVERY)
         x, _ = last(x, e if inner else e[:, read], read, read)
-        embedding: Tensor = self.readout(x)
-        return embedding
+        return self.readout.side_by_side(x)
 
     def read(self, embedding: Tensor) -> Tensor:
         """The outputs (B, outputs)."""

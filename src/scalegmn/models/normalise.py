@@ -13,15 +13,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
+from ..architecture import Architecture, Segment
 from ..errors import ScaleGMNError
-from ..networks import Networks, group_by_architecture
+from ..networks import Networks
 
 Kind = Literal["none", "parameter", "layer", "scale"]
 
 
 class Normalisation(nn.Module, ABC):
-    r"""\(\theta \mapsto (\theta - \mu) / \sigma\), with \(\mu\) and \(\sigma\) for each architecture.
+    r"""\(\theta \mapsto (\theta - \mu) / \sigma\); architectures that differ in activations alone share both constants.
 
     Before `fit` it changes nothing.
 
@@ -49,10 +49,15 @@ class Normalisation(nn.Module, ABC):
 
     @torch.no_grad()
     def fit(self, training: Sequence[Networks]) -> None:
-        """Take the statistics of these networks; architectures that do not occur keep theirs."""
-        for networks, _ in group_by_architecture(list(training)):
-            i = self._index(networks.architecture)
-            mean, std = self.statistics(networks)
+        """Take the statistics of these networks; architectures of which there is nothing keep theirs."""
+        groups: dict[tuple[Segment, ...], list[Tensor]] = {}
+        for networks in training:
+            self._index(networks.architecture)
+            groups.setdefault(networks.architecture.segments, []).append(networks.parameters)
+        for i, architecture in enumerate(self.architectures):
+            if architecture.segments not in groups:
+                continue
+            mean, std = self.statistics(Networks(architecture, torch.cat(groups[architecture.segments])))
             # A parameter that never varies is left in its unit.
             std = torch.where(std > torch.finfo(std.dtype).tiny, std, torch.ones_like(std))
             self.get_buffer(f"mean_{i}").copy_(mean)
