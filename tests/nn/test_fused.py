@@ -15,9 +15,11 @@ from subjects import ARCHITECTURES, SIGNS, fresh, hostile
 from torch import Tensor, nn
 
 from scalegmn.architecture import Architecture
+from scalegmn.errors import ScaleGMNError
 from scalegmn.groups import GROUPS, Group, PositiveScale, Sign
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
 from scalegmn.nn import kernels
+from scalegmn.nn.mlp import MLP
 from scalegmn.nn.scale import ScaleInvariant, SignRule
 
 compiled = pytest.mark.skipif(kernels.load() is None, reason="no compiler")
@@ -27,6 +29,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "plain": {},
     "absolute": {"sign": "absolute"},
     "mean": {"aggregate": "mean", "readout": "output", "skip": False},
+    "fixed edges": {"edge_updates": False},
     "positions": {"positions_everywhere": True, "edge_positions": True},
 }
 SUBJECTS = [("mlp", "relu"), ("mlp", "tanh"), ("mlp", "mixed"), ("cnn", "relu"), ("flatten", "sine")]
@@ -145,6 +148,18 @@ def test_the_fast_path_is_taken_and_left() -> None:
     with pytest.raises(KeyError), kernels.disabled():
         raise KeyError
     assert kernels.usable(x)
+
+
+@compiled
+def test_other_types_are_one_line_and_never_reach_a_kernel() -> None:
+    a = ARCHITECTURES["mlp", "relu"]
+    model = ScaleGMN([a], 2, width=8, layers=1)
+    with pytest.raises(ScaleGMNError, match=r"expected torch\.float32 on cpu .* got torch\.float64 on cpu"):
+        model(fresh(a))
+    x = torch.ones(3, 8, dtype=torch.float64)
+    for part in (MLP(8, 8), ScaleInvariant(Sign, [8], 8)):
+        with pytest.raises(ScaleGMNError, match="expected inputs and weights alike"):
+            part([x] if isinstance(part, ScaleInvariant) else x)
 
 
 # -- dropout -------------------------------------------------------------------------------------------------------

@@ -30,10 +30,16 @@ class Metanetwork(nn.Module, ABC):
         """See (a sample of) the training networks once before training, for input normalisation."""
 
     def accepts(self, networks: Networks) -> Networks:
-        """Complain about an architecture that the model was not built for."""
+        """Complain about an architecture that the model was not built for, and about another type or device."""
         if networks.architecture not in self.architectures:
             known = "; ".join(str(a) for a in self.architectures)
             raise ScaleGMNError(f"architecture: this model was built for {known}; got {networks.architecture}")
+        mine = next(self.parameters())
+        if (networks.dtype, networks.device) != (mine.dtype, mine.device):
+            raise ScaleGMNError(
+                f"networks: expected {mine.dtype} on {mine.device} as the model's weights are, "
+                f"got {networks.dtype} on {networks.device}; use networks.to(device, dtype) or model.to(...)"
+            )
         return networks
 
     def extra_repr(self) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from ..errors import ScaleGMNError
 from . import kernels
 
 Reduce = Literal["target", "source"] | None
@@ -115,6 +116,10 @@ def net(gamma: Tensor | None, gate: Gate, rows: Rows, *, reduce: Reduce = None, 
         _pad(gate.last, h, o),
         *(_pad(t, o) for t in (gate.last_bias, *outer)),
     )
+    for t in tensors:
+        if t is not None and (t.dtype, t.device) != (rows.x.dtype, rows.x.device):
+            here, there = f"{rows.x.dtype} on {rows.x.device}", f"{t.dtype} on {t.device}"
+            raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
     flags = (gate.symmetric, rows.canonical, rows.by_target, (None, "target", "source").index(reduce), residual)
     store = torch.is_grad_enabled() and hidden > RECOMPUTE
     y = _apply(*tensors, _Options(hidden, gate.eps, gate.drop, gate.seed, flags, store))

@@ -73,7 +73,8 @@ def load(source: Path = _SOURCE) -> ctypes.CDLL | None:
             # Share torch's OpenMP threads: a second pool would fight it for the cores.
             ctypes.CDLL(str(runtime[0]), mode=ctypes.RTLD_GLOBAL)
         return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, RuntimeError, subprocess.SubprocessError):
+        # No compiler that works, or no folder for what it makes.
         return None
 
 
@@ -82,7 +83,7 @@ def _build(compiler: str, source: Path, *, link_openmp: bool) -> Path:
     text = b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
     for part in (text, " ".join(_FLAGS).encode(), _processor(), bytes([link_openmp])):
         key.update(part)
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = cache_home / "scalegmn" / f"{source.stem}-{key.hexdigest()[:16]}.so"
     if path.exists():
         return path
