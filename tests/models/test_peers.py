@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -176,6 +177,24 @@ def test_convolutions_are_refused(peer: Peer) -> None:
 @pytest.mark.parametrize("peer", [p for p in PEERS if p.any_graph], ids=case_id)
 def test_residual_graphs_are_read(peer: Peer) -> None:
     assert invariant(peer, RESIDUAL)(networks_of(RESIDUAL)).shape == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("scalegmn", {"width": 0}, "model 'scalegmn': width: expected at least 1, got 0"),
+        ("scalegmn", {"probes": -3}, "model 'scalegmn': probes: expected at least 0, got -3"),
+        ("scalegmn", {"dropout": 1.5}, "dropout: expected at least 0 and less than 1, got 1.5"),
+        ("scalegmn", {"aggregate": "max"}, "aggregate: expected 'sum' or 'mean', got 'max'"),
+        ("dws", {"reduction": "sum"}, "reduction: expected 'mean' or 'max', got 'sum'"),
+        ("nft", {"heads": 0}, "model 'nft': heads: expected at least 1, got 0"),
+        ("probegen", {"probes": 0}, "probes: expected at least 1, got 0"),
+        ("mlp", {"layers": 1}, "layers: expected at least 2, got 1"),
+    ],
+)
+def test_impossible_options_are_one_line(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ScaleGMNError, match=re.escape(message)):
+        build_invariant(name, [EQUAL["siren"]], 4, options)
 
 
 DEEPER = (Architecture.mlp([2, 6, 3], "sine"), Architecture.mlp([2, 5, 4, 3], "relu"))

@@ -8,7 +8,10 @@ from .scalegmn import ScaleGMN, ScaleGMNEditor
 
 
 class GMN(ScaleGMN):
-    """`ScaleGMN` that treats every hidden neuron's scaling group as trivial (graph metanetworks: Lim et al. 2024)."""
+    """`ScaleGMN` that treats every hidden neuron's scaling group as trivial.
+
+    A graph metanetwork in the sense of Lim et al. 2024, though not their architecture (docs/baselines.md).
+    """
 
     symmetry = staticmethod(Symmetry.permutations)
 

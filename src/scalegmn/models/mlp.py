@@ -22,6 +22,8 @@ def perceptron(sizes: Sequence[int], *, dropout: float = 0.0) -> nn.Sequential:
         sizes: Inputs, hidden neurons, outputs.
         dropout: After every activation.
     """
+    if len(sizes) < 2:
+        raise ScaleGMNError("layers: expected at least 2, got 1")
     parts: list[nn.Module] = [nn.Linear(sizes[0], sizes[1])]
     for i, o in pairwise(sizes[1:]):
         parts += [nn.ReLU(), nn.Dropout(dropout), nn.Linear(i, o)] if dropout else [nn.ReLU(), nn.Linear(i, o)]

@@ -117,6 +117,8 @@ class ProbeGen(InvariantModel):
             if dimensions
             else PointGenerator(probes, inputs)
         )
+        if probes < 1:
+            raise ScaleGMNError(f"probegen: probes: expected at least 1, got {probes}")
         self.trunk = perceptron([probes * results, *[width] * (layers - 1)], dropout=dropout)
         self.head = nn.Sequential(nn.ReLU(), nn.Linear(width, outputs))
 

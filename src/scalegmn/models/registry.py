@@ -40,6 +40,9 @@ class ModelCard:
 
 
 _CARDS: dict[str, ModelCard] = {}
+# What sizes mean is the same in all models.
+_LEAST = dict.fromkeys(("width", "layers", "heads", "queries", "head_width", "embedding", "points", "copies"), 1)
+_LEAST |= dict.fromkeys(("probes", "frequencies", "pretraining", "mixing"), 0)
 
 
 def register(card: ModelCard) -> ModelCard:
@@ -93,4 +96,10 @@ def _checked(name: str, builder: Callable[..., object], options: Mapping[str, ob
             close = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(known)}"
             raise ScaleGMNError(f"model {name!r}: unknown option {key!r}{hint}")
+        least, value = _LEAST.get(key), options[key]
+        if least is not None and isinstance(value, int | float) and value < least:
+            raise ScaleGMNError(f"model {name!r}: {key}: expected at least {least}, got {value}")
+    dropout = options.get("dropout", 0.0)
+    if isinstance(dropout, int | float) and not 0 <= dropout < 1:
+        raise ScaleGMNError(f"model {name!r}: dropout: expected at least 0 and less than 1, got {dropout}")
     return options

@@ -242,6 +242,8 @@ class EquivariantLinear(nn.Module):
 
     def __init__(self, inputs: Channels, outputs: Channels, *, reduction: Reduction = "mean") -> None:
         super().__init__()
+        if reduction not in ("mean", "max"):
+            raise ScaleGMNError(f"reduction: expected 'mean' or 'max', got {reduction!r}")
         self.inputs, self.outputs, self.reduction = inputs, outputs, reduction
         layers = range(len(inputs.vertices))
         before = [inputs.edges[i - 1] if i else 0 for i in layers]

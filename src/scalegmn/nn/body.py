@@ -90,6 +90,8 @@ class MessagePassing(nn.Module):
         super().__init__()
         self.symmetries = {a: symmetry(a) for a in architectures}
         symmetries = list(self.symmetries.values())
+        if aggregate not in ("sum", "mean"):
+            raise ScaleGMNError(f"aggregate: expected 'sum' or 'mean', got {aggregate!r}")
         flow = resolve(backward, symmetries)
         _check(symmetries, flow, layers)
         self.width, self.skip, self.backward, self.checkpointing = width, skip, flow, checkpointing

@@ -161,7 +161,7 @@ def typical(values: Tensor) -> Tensor:
 class Init(nn.Module):
     r"""\(\mathrm{INIT}_V(b, p) = \mathsf{AugScaleEq}(b, p)\) and \(\mathrm{INIT}_E(w) = \Gamma_E w\).
 
-    With edge positions, \(\mathrm{INIT}_E(w, p) = \Gamma_E w \odot p\). Input and output neurons have MLPs.
+    With edge positions, \(\mathrm{INIT}_E(w, p) = \Gamma_E w \odot (1 + p)\). Input and output neurons have MLPs.
 
     Arguments:
         architectures: Sizes come from these.
