@@ -17,7 +17,6 @@ from scalegmn.activations import (
     is_activation_function,
     is_activation_module,
     names,
-    period,
 )
 from scalegmn.errors import ScaleGMNError
 from scalegmn.groups import Group, NonZeroScale, PositiveScale, Sign, Trivial
@@ -190,8 +189,3 @@ def test_activations_are_values() -> None:
     assert str(activation("sine", 30.0)) == "sine(30)"
     assert str(activation("relu")) == "relu"
     assert {activation("relu"), activation(nn.ReLU())} == {activation("relu")}
-
-
-def test_only_sines_have_a_period() -> None:
-    assert period(activation("sine", 30.0)) == pytest.approx(math.pi / 15)
-    assert period(activation("tanh")) is None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from devices import without_double
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import architectures, generator, laws, mlps, networks_of, residual_mlps, seeds
@@ -308,3 +310,17 @@ def test_the_input_is_not_changed() -> None:
     before = networks.parameters.clone()
     canonicalize(networks)
     assert torch.equal(networks.parameters, before)
+
+
+# -- devices -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [phase, scale, permutation, canonicalize])
+@pytest.mark.parametrize("name", ["sine", "relu", "tanh"])
+def test_a_device_without_double_precision(
+    monkeypatch: pytest.MonkeyPatch, form: Callable[[Networks], Networks], name: str
+) -> None:
+    a = Architecture.mlp([2, 4, 4, 1], name)
+    with without_double(monkeypatch) as device:
+        found = form(Networks(a, torch.empty(2, a.parameters, device=device)))
+    assert (found.device.type, found.dtype) == (device, torch.float32)

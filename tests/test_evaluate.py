@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from scalegmn.activations import activation
 from scalegmn.architecture import Architecture, Connection, Conv, Layer, Linear, Normalise, Pool, Skip
 from scalegmn.errors import ScaleGMNError
+from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.networks import Networks
 
 Function = Callable[[Networks, Tensor], Tensor]
@@ -253,6 +254,30 @@ def test_gradients_are_differentiable_where_gradients_are_enabled() -> None:
     assert torch.autograd.gradcheck(loss, (p,))
     with torch.no_grad():
         assert not any(g.requires_grad for g in networks.gradients(x))
+
+
+@pytest.mark.parametrize("name", ["mlp", "prelu", "residual"])
+@pytest.mark.parametrize("made", ["outside", "inside"])
+def test_gradients_in_inference_mode(name: str, made: str) -> None:
+    networks, _, common, _ = case(name)
+    cotangent = torch.ones(networks.architecture.layers[-1].size, dtype=torch.float64)
+    expected = networks.detach().gradients(common, cotangent)
+    with torch.inference_mode():
+        if made == "inside":
+            networks, common, cotangent = networks.replace(networks.parameters + 0), common + 0, cotangent + 0
+        found = networks.gradients(common, cotangent)
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_model_with_dual_probes_in_inference_mode() -> None:
+    a = Architecture.mlp([2, 5, 1], "tanh")
+    networks = networks_of(a, 1)
+    model = ScaleGMN([a], 3, width=4, layers=1, probes=4, backward="dual").double().eval()
+    with torch.no_grad():
+        expected = model(networks)
+    with torch.inference_mode():
+        assert torch.equal(model(networks), expected)
 
 
 def test_a_layer_that_the_output_ignores_has_zero_gradient() -> None:

@@ -103,6 +103,19 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "and 5 more" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["a[lr=0.1].pt", "d[/x].pt", "[red].pt"])
+def test_names_with_brackets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    broken = relu()
+    nn.init.zeros_(broken[0].weight)
+    Path(name).parent.mkdir(exist_ok=True)
+    files = [save(broken, Path(name)), save(relu(), Path("b.pt"))]
+    assert run(app, ["inspect", *files, "--activation", "relu"]) == 0
+    assert f" {name} " in capsys.readouterr().out
+
+
 PROGRAM = """
 from convert.examples import DWSINR, EXAMPLES, ResNet
 tanh_cnn = EXAMPLES["tanh cnn"].make

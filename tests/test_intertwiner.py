@@ -41,6 +41,17 @@ def test_it_agrees_with_the_registry(act: Activation) -> None:
     assert found.complete is (act not in LINEAR)
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize(
+    ("make", "group"),
+    [(nn.ReLU, PositiveScale), (nn.ELU, Trivial), (nn.Hardtanh, Sign), (nn.LeakyReLU, PositiveScale)],
+)
+def test_a_module_may_work_in_place(make: Callable[..., nn.Module], group: Group, inplace: bool) -> None:
+    found = intertwiner(make(inplace=inplace))
+    assert (found.group, found.phi) == (group, Identity)
+    assert found.complete
+
+
 @pytest.mark.parametrize("slope", [-2.0, 0.0, 0.01, 3.0])
 def test_prelu_with_any_slope(slope: float) -> None:
     found = intertwiner(with_slope(activation("prelu"), slope))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import itertools
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from convert.examples import DWSINR, EXAMPLES, ResNet, randomise
+from devices import without_double
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -17,8 +21,10 @@ from torch import Tensor, nn
 from scalegmn.activations import activation
 from scalegmn.architecture import Architecture
 from scalegmn.convert.feedforward import Feedforward
+from scalegmn.convert.files import write
 from scalegmn.errors import ScaleGMNError
 from scalegmn.networks import Networks
+from scalegmn.testing import random_networks
 from scalegmn.transform import Transform
 
 
@@ -124,6 +130,24 @@ def test_a_state_dict_that_differs_is_named(change: object, message: str) -> Non
         Networks.from_state_dicts(states, like=module)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda m: Networks.from_modules(m), "modules: expected a list of modules, got one Sequential"),
+        (lambda m: Networks.from_modules([type(m)]), "module: expected an nn.Module .* got the class Sequential"),
+        (lambda m: Networks.from_state_dicts(m.state_dict(), like=m), "state dicts: expected a list of them, got one"),
+        (lambda m: Networks.from_state_dicts([m], like=m), "state dict 0: expected a dictionary .* got a Sequential"),
+        (lambda m: Networks.from_state_dicts([m.state_dict()], like=type(m)), "^module: .* got the class Sequential"),
+        (lambda m: Networks.from_state_dicts([m.state_dict()], like=3), "^module: expected an nn.Module .* got int"),
+        (lambda m: Networks.from_state_dicts([m.state_dict()], like=m.to("meta")), "^0: expected a weight with values"),
+        (lambda m: Networks.from_files("a.pt", like=m), "paths: expected a list of files, got a.pt"),
+    ],
+)
+def test_what_is_not_a_list_of_networks_is_refused(make: Callable[[nn.Module], Networks], message: str) -> None:
+    with pytest.raises(ScaleGMNError, match=message):
+        make(mlp(2, 3, 1))
+
+
 def test_a_constant_that_differs_is_noticed() -> None:
     module = DWSINR()
     state = copy.deepcopy(module.state_dict())
@@ -137,6 +161,54 @@ def test_mixed_types_in_one_network_are_refused() -> None:
     module[0].double()
     with pytest.raises(ScaleGMNError, match="expected one floating-point type"):
         Networks.from_modules([module])
+
+
+def test_entries_that_the_network_does_not_use_keep_their_type() -> None:
+    module = mlp(2, 3, 1)
+    module.register_buffer("grid", torch.linspace(0, 1, 5, dtype=torch.float64))
+    networks = Networks.from_modules([module])
+    assert_same_states(networks.to_state_dicts(), [dict(module.state_dict())])
+    assert networks.to(dtype=torch.float16).to_state_dicts()[0]["grid"].dtype == torch.float64
+    siren = DWSINR()
+    siren.seq[0].w0 = torch.tensor(30)
+    assert_same_states(Networks.from_modules([siren]).to_state_dicts(), [dict(siren.state_dict())])
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
+def test_a_prefix_of_all_names_is_removed(prefix: str) -> None:
+    module = mlp(2, 3, 1)
+    state = dict(module.state_dict())
+    wrapped = {prefix + k: t for k, t in state.items()}
+    networks = Networks.from_state_dicts([wrapped, state], like=module)
+    assert_same_states(networks.to_state_dicts(), [state, state])
+    wrapped.pop(f"{prefix}0.bias")
+    with pytest.raises(ScaleGMNError, match=f"lacks 0.weight.* it has {prefix}0.weight"):
+        Networks.from_state_dicts([wrapped], like=module)
+
+
+def test_an_index_may_come_from_another_library() -> None:
+    networks = random_networks(Architecture.mlp([2, 3, 1]), 3)
+    for index in (np.int64(1), torch.tensor(1), torch.tensor([1]), np.array([1]), -2):
+        assert torch.equal(networks[index].parameters, networks.parameters[1:2])
+    assert torch.equal(networks[:1][torch.tensor([True])].parameters, networks.parameters[:1])
+    with pytest.raises(IndexError, match="network 3 of 3"):
+        networks[np.int64(3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("prelu", {"slopes": ()}, r"slope of layer 1: expected shape \(networks, 1\), got none"),
+        ("relu", {"biases": (None, None, None)}, r"bias of layer 1: expected shape \(networks, 3\), got none"),
+        ("relu", {"weights": (torch.ones(1, 2, 2, 1),)}, r"weight of connection 0: .* got \(1, 2, 2, 1\)"),
+    ],
+)
+def test_a_missing_tensor_is_named(name: str, change: dict[str, tuple[Tensor | None, ...]], message: str) -> None:
+    networks = random_networks(Architecture.mlp([2, 3, 1], name), 1)
+    given = {"weights": networks.weights, "biases": networks.biases, "slopes": networks.views.slopes}
+    assert torch.equal(Networks.from_tensors(networks.architecture, **given).parameters, networks.parameters)
+    with pytest.raises(ScaleGMNError, match=message):
+        Networks.from_tensors(networks.architecture, **{**given, **change})
 
 
 def test_two_names_of_one_tensor_must_agree() -> None:
@@ -210,6 +282,17 @@ def test_only_the_changed_batch_norms_are_neutralised() -> None:
     expected = networks.replace(parameters)[1].evaluate(x)[0]
     torch.testing.assert_close(changed_module(x), expected, atol=1e-10, rtol=1e-10)
     assert not torch.allclose(expected, modules[1](x))
+
+
+def test_batch_norms_are_folded_on_a_device_without_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Networks.from_modules(resnets(1)).layout
+    assert layout is not None
+    with without_double(monkeypatch) as device:
+        state = {key: torch.empty(2, *shape, device=device) for key, shape in layout.shapes}
+        parameters, passengers = layout.pack(state)
+        states = layout.unpack(parameters, passengers)
+    assert {t.device.type for t in (parameters, *states.values())} == {device}
+    assert parameters.dtype == torch.float32
 
 
 def test_exported_memory_is_not_shared() -> None:
@@ -290,6 +373,52 @@ def test_a_deep_chain_in_safetensors_keeps_its_order(tmp_path: Path) -> None:
     networks = Networks.from_files([tmp_path / "deep.safetensors"], activation="relu")
     x = torch.rand(5, 4)
     torch.testing.assert_close(networks.evaluate(x)[0], module(x).detach())
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("name", ["layer norm", "scaled layer norm", "prelu", "residual mlp"])
+def test_files_are_read_again_by_architecture(tmp_path: Path, name: str, suffix: str) -> None:
+    a = Networks.from_modules([EXAMPLES[name].make()]).architecture
+    networks = random_networks(a, 1)
+    networks.to_files([tmp_path / f"a{suffix}"])
+    assert torch.equal(Networks.from_files([tmp_path / f"a{suffix}"], like=a).parameters, networks.parameters)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_list_of_parameters_keeps_its_order(tmp_path: Path, suffix: str) -> None:
+    shapes = [(8, 2), (8,), (8, 8), (8,), (8, 8), (8,), (1, 8), (1,)]
+    values = nn.ParameterList(nn.Parameter(torch.randn(*shape)) for shape in shapes)
+    write(nn.ModuleDict({"params": values}).state_dict(), tmp_path / f"a{suffix}")
+    networks = Networks.from_files([tmp_path / f"a{suffix}"], activation="relu")
+    assert torch.equal(networks.parameters[0], torch.cat([v.detach().flatten() for v in values]))
+
+
+def named(**layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(layers))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (
+            named(first=nn.Linear(2, 8), second=nn.Linear(8, 8), last=nn.Linear(8, 8), top=nn.Linear(8, 1)),
+            "first.bias and last.bias",
+        ),
+        (named(encode=nn.Linear(4, 2), decode=nn.Linear(2, 4)), "decode.weight and encode.weight"),
+        (named(hidden=nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8)), out=nn.Linear(8, 1)), None),
+    ],
+)
+def test_safetensors_ordered_by_words_need_the_module(tmp_path: Path, module: nn.Module, words: str | None) -> None:
+    expected = Networks.from_modules([module]).parameters
+    for suffix in (".pt", ".safetensors"):
+        write(module.state_dict(), tmp_path / f"a{suffix}")
+        assert torch.equal(Networks.from_files([tmp_path / f"a{suffix}"], like=module).parameters, expected)
+    assert torch.equal(Networks.from_files([tmp_path / "a.pt"], activation="relu").parameters, expected)
+    if words is None:
+        assert torch.equal(Networks.from_files([tmp_path / "a.safetensors"], activation="relu").parameters, expected)
+        return
+    with pytest.raises(ScaleGMNError, match=f"safetensors keeps no order, and the names {words} do not tell"):
+        Networks.from_files([tmp_path / "a.safetensors"], activation="relu")
 
 
 def test_pyg_graphs_compute_the_same_function() -> None:

@@ -325,10 +325,3 @@ def is_activation_function(function: object) -> bool:
         return function in _FUNCTIONS
     except TypeError:
         return False
-
-
-def period(act: Activation) -> float | None:
-    """The shift of the pre-activation after which a sine repeats, or None for other functions."""
-    if act.name != "sine":
-        return None
-    return 2 * math.pi / act.parameters[0]

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .architecture import Architecture, Skip
+from .convert.layout import double, has_double
 from .groups import Trivial
 from .networks import Networks
 from .transform import Transform
@@ -51,9 +52,9 @@ def phase(networks: Networks) -> Networks:
             continue
         frequency = layer.activation.parameters[0]
         mirrors = not any(isinstance(a.connections[c].map, Skip) for c in a.incoming[i])
-        turns, rest = _half_turns(frequency * bias.to(torch.float64), 1 if mirrors else 2)
+        turns, rest = _half_turns(frequency * double(bias), 1 if mirrors else 2)
         q = 1 - 2 * turns.remainder(2)
-        biases[i] = torch.where(turns == 0, bias, (q * rest / frequency).to(bias))
+        biases[i] = torch.where((turns == 0).to(bias.device), bias, (q * rest / frequency).to(bias))
         for c in a.incoming[i]:
             w = weights[c]
             if w is not None:
@@ -70,7 +71,7 @@ def _half_turns(angle: Tensor, step: int) -> tuple[Tensor, Tensor]:
 
 def scaling(networks: Networks) -> Transform:
     """The transform that `scale` applies."""
-    a = networks.architecture
+    a, exact = networks.architecture, _exact(networks)
     scales: list[Tensor] = []
     chosen: dict[int, Tensor] = {}
 
@@ -81,10 +82,10 @@ def scaling(networks: Networks) -> Transform:
     for i, layer in enumerate(a.layers):
         slot = a.scale_slots[i]
         if slot is None or a.groups[i] == Trivial:
-            scales.append(torch.ones(len(networks), layer.size, dtype=torch.float64, device=networks.device))
+            scales.append(exact.parameters.new_ones(len(networks), layer.size))
             continue
         if slot not in chosen:
-            rows, bias = _incoming(networks, i, undo)
+            rows, bias = _incoming(exact, i, undo)
             norm = _norm(torch.cat([rows, bias], dim=2))
             dead = norm <= torch.finfo(networks.dtype).tiny
             unit = 1 / torch.where(dead, 1.0, norm)
@@ -95,7 +96,7 @@ def scaling(networks: Networks) -> Transform:
             chosen[slot] = torch.where(dead, 1.0, q)
         scales.append(chosen[slot])
     still = Transform.identity(a, len(networks)).permutations
-    return Transform(a, tuple(p.to(networks.device) for p in still), tuple(scales))
+    return _returned(Transform(a, still, tuple(scales)), networks)
 
 
 def scale(networks: Networks) -> Networks:
@@ -118,7 +119,7 @@ def scale(networks: Networks) -> Networks:
 
 def sorting(networks: Networks) -> Transform:
     """The transform that `permutation` applies."""
-    a = networks.architecture
+    a, exact = networks.architecture, _exact(networks)
     permutations: list[Tensor] = []
     chosen: dict[int, Tensor] = {}
 
@@ -128,17 +129,17 @@ def sorting(networks: Networks) -> Transform:
     for i, layer in enumerate(a.layers):
         slot = a.slots[i]
         if slot is None:
-            permutations.append(torch.arange(layer.size, device=networks.device).expand(len(networks), -1))
+            permutations.append(torch.arange(layer.size, device=exact.device).expand(len(networks), -1))
             continue
         if slot not in chosen:
-            rows = torch.cat(_incoming(networks, i, undo), dim=2)
+            rows = torch.cat(_incoming(exact, i, undo), dim=2)
             # A projection without special directions: unlike a lexicographic order it does not hang on rounding
             # where neurons agree in some entries.
             key = rows @ _direction(rows.shape[2]).to(rows)
-            chosen[slot] = _order(key, _outgoing(networks, i), torch.finfo(networks.dtype).eps ** 0.5)
+            chosen[slot] = _order(key, _outgoing(exact, i), torch.finfo(networks.dtype).eps ** 0.5)
         permutations.append(chosen[slot])
     still = Transform.identity(a, len(networks)).scales
-    return Transform(a, tuple(permutations), tuple(s.to(networks.device) for s in still))
+    return _returned(Transform(a, tuple(permutations), still), networks)
 
 
 def permutation(networks: Networks) -> Networks:
@@ -172,28 +173,36 @@ def canonicalize(networks: Networks) -> Networks:
     return permutation(scale(phase(networks)))
 
 
+def _exact(networks: Networks) -> Networks:
+    """The same networks in double precision, to decide with."""
+    return Networks(networks.architecture, double(networks.parameters.detach()))
+
+
+def _returned(transform: Transform, networks: Networks) -> Transform:
+    """What was decided, on the networks' device."""
+    return transform.to(networks.device, torch.float64 if has_double(networks.device) else networks.dtype)
+
+
 def _incoming(networks: Networks, layer: int, undo: Callable[[Tensor, int], Tensor]) -> tuple[Tensor, Tensor]:
     """What enters a layer: weights (B, n, m), after `undo` has made their sources standard, and bias (B, n, 0 or 1)."""
     a = networks.architecture
     size = a.layers[layer].size
-    rows = [torch.zeros(len(networks), size, 0, dtype=torch.float64, device=networks.device)]
+    rows = [networks.parameters.new_zeros(len(networks), size, 0)]
     for c in a.incoming[layer]:
         w = networks.weights[c]
         if w is not None:
-            w = w.detach().to(torch.float64)
             rows.append(undo(w, a.connections[c].source).flatten(2) if w.dim() == 4 else w[..., None])
     bias = networks.biases[layer]
-    return torch.cat(rows, dim=2), rows[0] if bias is None else bias.detach().to(torch.float64)[..., None]
+    return torch.cat(rows, dim=2), rows[0] if bias is None else bias[..., None]
 
 
 def _outgoing(networks: Networks, layer: int) -> Tensor:
     """A number (B, n) for what leaves each neuron of a layer, whatever the order of the neurons it goes to."""
     a = networks.architecture
-    total = torch.zeros(len(networks), a.layers[layer].size, dtype=torch.float64, device=networks.device)
+    total = networks.parameters.new_zeros(len(networks), a.layers[layer].size)
     for c in a.outgoing[layer]:
         w = networks.weights[c]
         if w is not None and w.dim() == 4:
-            w = w.detach().to(torch.float64)
             order = _direction(w.shape[1]) if a.slots[a.connections[c].target] is None else torch.ones(w.shape[1])
             total = total + torch.einsum("btsk,t,k->bs", w + w.pow(3), order.to(w), _direction(w.shape[3]).to(w))
     return total

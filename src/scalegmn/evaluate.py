@@ -104,19 +104,31 @@ def respond_with_gradients(
     """`respond` and `gradients` in one pass."""
     graph = torch.is_grad_enabled()
     batch = _batch(parameters)
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        parameters, x = _tracked(parameters), _plain(x)
         if not x.requires_grad:
             x = x.detach().requires_grad_()
         inputs = x.expand(batch, *x.shape[1:])
         r = respond(architecture, parameters, inputs)
         z = [inputs, *r.pre[1:]]
         out = r.post[-1]
-        seed = torch.ones_like(out) if cotangent is None else cotangent.to(out).expand_as(out)
+        seed = torch.ones_like(out) if cotangent is None else _plain(cotangent).to(out).expand_as(out)
         found = torch.autograd.grad(out, z, seed, create_graph=graph, allow_unused=True)
     means = [torch.zeros_like(a) if g is None else g for a, g in zip(z, found, strict=True)]
     if not graph:
         r = Responses(tuple(t.detach() for t in r.pre), tuple(t.detach() for t in r.post))
     return r, tuple(map(spatial_mean, means))
+
+
+def _tracked(parameters: Parameters) -> Parameters:
+    """The same parameters as tensors that gradients can pass."""
+    groups = (parameters.weights, parameters.biases, parameters.slopes)
+    return Parameters(*(tuple(None if t is None else _plain(t) for t in group) for group in groups))
+
+
+def _plain(x: Tensor) -> Tensor:
+    """A copy of a tensor that was made in inference mode, which gradients cannot pass; others as they are."""
+    return x.clone() if x.is_inference() else x
 
 
 def _batch(parameters: Parameters) -> int:
@@ -133,12 +145,11 @@ def _apply(connection: Connection, weight: Tensor | None, x: Tensor) -> Tensor:
         x = _pool(pool, x)
     match connection.map:
         case Skip():
-            return x if connection.gain == 1 else connection.gain * x
+            y = x
         case Normalise(eps=eps):
             assert weight is not None
             centred = x - x.mean(2, keepdim=True)
-            x = centred * torch.rsqrt(centred.square().mean(2, keepdim=True) + eps)
-            return x * _over_neurons(weight, x)
+            y = centred * torch.rsqrt(centred.square().mean(2, keepdim=True) + eps) * _over_neurons(weight, x)
         case Linear():
             assert weight is not None
             y = _linear(weight, x)

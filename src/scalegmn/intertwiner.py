@@ -105,7 +105,8 @@ def _scalar(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
     def sigma(x: Tensor) -> Tensor:
         with torch.no_grad():
-            y = function(x.reshape(1, 1, -1))  # the shape of (networks, inputs, neurons), which softmax expects
+            # The shape is (networks, inputs, neurons), which softmax expects; the copy is for functions in place.
+            y = function(x.clone().reshape(1, 1, -1))
         if y.shape != (1, 1, x.numel()) or y.dtype != torch.float64:
             raise ScaleGMNError(
                 f"fn: expected {x.numel()} float64 values, one per entry, got {y.dtype} of shape {tuple(y.shape)}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import overload
+from typing import Any, SupportsIndex, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from .convert.layout import Layout
 from .errors import ScaleGMNError
 from .evaluate import Parameters, Responses
 
-Index = int | slice | Sequence[int] | Tensor
+Index = SupportsIndex | slice | Sequence[int] | Tensor
 
 
 class Networks:
@@ -68,12 +69,24 @@ class Networks:
         biases: Sequence[Tensor | None],
         slopes: Sequence[Tensor | None] = (),
     ) -> Networks:
-        """Assemble networks from one tensor per connection and layer, as in `weights`, `biases`, `slopes`."""
+        """Assemble networks from one tensor per connection and layer, as in `weights`, `biases`, `slopes`.
+
+        Arguments:
+            architecture: Of every network.
+            weights: Per connection, None for a skip.
+            biases: Per layer, None where it has none.
+            slopes: Per layer, for learned slopes; may be omitted where no layer has them.
+        """
         tensors = {"weight": weights, "bias": biases, "slope": slopes}
         parts = []
         for s in architecture.segments:
-            tensor = tensors[s.kind][s.index]
-            assert tensor is not None
+            given = tensors[s.kind]
+            tensor = given[s.index] if s.index < len(given) else None
+            if tensor is None or tensor.shape[1:].numel() != s.size:
+                where = f"{'connection' if s.kind == 'weight' else 'layer'} {s.index}"
+                shape = ", ".join(map(str, s.shape))
+                got = "none" if tensor is None else tuple(tensor.shape)
+                raise ScaleGMNError(f"{s.kind} of {where}: expected shape (networks, {shape}), got {got}")
             parts.append(tensor.reshape(tensor.shape[0], s.size))
         return cls(architecture, torch.cat(parts, dim=1))
 
@@ -117,20 +130,24 @@ class Networks:
         >>> Networks.from_state_dicts([state], activation="relu")
         Networks(1 x 2-8-1 [relu], torch.float32, cpu)
         """
+        if isinstance(states, Mapping):
+            raise ScaleGMNError("state dicts: expected a list of them, got one; put it in a list")
         if not states:
             raise ScaleGMNError("state dicts: expected at least one, got none")
         names = [f"state dict {i}" for i in range(len(states))] if names is None else names
         plain = []
         for name, state in zip(names, states, strict=True):
-            tensors = _files.as_state(state)
+            tensors = _files.as_state(state) if isinstance(state, Mapping) else None
             if tensors is None:
-                raise ScaleGMNError(f"{name}: expected a dictionary of names and tensors")
+                raise ScaleGMNError(f"{name}: expected a dictionary of names and tensors, got a {type(state).__name__}")
             plain.append(tensors)
         act = None if activation is None else _activation(activation)
         try:
             layout = _batch.find_layout(plain[0], like, act)
         except ScaleGMNError as error:
-            raise error if isinstance(like, nn.Module) else ScaleGMNError(f"{names[0]}: {error}") from None
+            if like is None or isinstance(like, Architecture):
+                raise ScaleGMNError(f"{names[0]}: {error}") from None
+            raise
         layout, parameters, passengers = _batch.pack_states(plain, layout, names)
         return cls(layout.architecture, parameters, layout=layout, passengers=passengers)
 
@@ -142,12 +159,14 @@ class Networks:
         like: nn.Module | Architecture | None = None,
         activation: str | Activation | None = None,
     ) -> Networks:
-        """Read files with one state dict each (.pt, .pth, .safetensors); no code in them is run.
+        """Read files with one state dict each (.pt, .pth, .ckpt, .safetensors); no code in them is run.
 
         Arguments:
             paths: The files.
             like, activation: As in `from_state_dicts`.
         """
+        if isinstance(paths, str | Path):
+            raise ScaleGMNError(f"paths: expected a list of files, got {paths}; put it in a list")
         states = [_files.read(p) for p in paths]
         return cls.from_state_dicts(states, like=like, activation=activation, names=[str(p) for p in paths])
 
@@ -225,10 +244,11 @@ class Networks:
 
     def __getitem__(self, index: Index) -> Networks:
         """A batch with some of the networks; an integer gives a batch of one."""
-        if isinstance(index, int):
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"network {index} of {len(self)}")
-            index = [index % len(self)]
+        one = _as_integer(index)
+        if one is not None:
+            if not -len(self) <= one < len(self):
+                raise IndexError(f"network {one} of {len(self)}")
+            index = [one % len(self)]
         passengers = {k: t[index] for k, t in self.passengers.items()}
         return Networks(self.architecture, self.parameters[index], layout=self.layout, passengers=passengers)
 
@@ -293,6 +313,14 @@ class Networks:
         """
         x = _evaluate.prepare_inputs(self.architecture, x, len(self), self.parameters)
         return _evaluate.gradients(self.architecture, self.views, x, cotangent)
+
+
+def _as_integer(index: Any) -> int | None:
+    """An index as an integer, whatever library it comes from; None for slices, lists and vectors."""
+    try:
+        return None if isinstance(index, Tensor) and index.dim() else operator.index(index)
+    except TypeError:
+        return None
 
 
 @overload

@@ -194,6 +194,19 @@ class LayerNormMLP(nn.Module):
         return self.b(F.relu(self.norm(self.a(x))))
 
 
+class ScaledLayerNorm(nn.Module):
+    """LayerNorms without biases, one with a factor and one that is subtracted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.norm, self.second = nn.LayerNorm(8, bias=False), nn.LayerNorm(8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(0.5 * self.norm(self.a(x)))
+        return self.c(F.relu(self.b(x) - self.second(x)))
+
+
 class NamedOps(nn.Module):
     """Convolution by function, pooling to a few positions, a view by size."""
 
@@ -253,6 +266,7 @@ EXAMPLES = {
         "3-6-6-2",
     ),
     "layer norm": Example(LayerNormMLP, (3,), "3-8-8-2"),
+    "scaled layer norm": Example(ScaledLayerNorm, (3,), "3-8-8-8-2"),
     "residual mlp": Example(ResidualMLP, (3,), "3-8-6-8-6-8-2"),
     "scaled residual": Example(ScaledResidual, (3,), "3-5-5-5-5-2-2"),
     "input activation": Example(InputActivation, (3,), "3-3-4-4-4-2"),
@@ -291,7 +305,7 @@ EXAMPLES = {
 def randomise(module: nn.Module, generator: torch.Generator) -> nn.Module:
     """Give BatchNorm and LayerNorm something to do; networks are compared in evaluation mode."""
     for name, tensor in module.state_dict().items():
-        if name.endswith(("running_mean", "norm.weight", "norm.bias", "bn1.weight", "bn2.bias")):
+        if name.endswith(("running_mean", "norm.weight", "second.weight", "norm.bias", "bn1.weight", "bn2.bias")):
             tensor.normal_(generator=generator)
         if name.endswith("running_var"):
             tensor.uniform_(0.5, 2, generator=generator)

@@ -134,6 +134,30 @@ def test_missing_and_directories(tmp_path: Path) -> None:
         write({}, tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_file_that_may_not_be_read(
+    tmp_path: Path, state: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    write(state, tmp_path / f"a{suffix}")
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("builtins.open", "io.open"):
+        monkeypatch.setattr(name, refuse)
+    assert "cannot be read (Permission denied)" in error(tmp_path / f"a{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_place_that_cannot_be_written(tmp_path: Path, state: dict[str, torch.Tensor], suffix: str) -> None:
+    (tmp_path / f"folder{suffix}").mkdir()
+    for path, message in ((tmp_path / "none" / f"a{suffix}", "make it first"), (tmp_path / f"folder{suffix}", "writ")):
+        with pytest.raises(ScaleGMNError, match=message) as caught:
+            write(state, path)
+        assert "\n" not in str(caught.value)
+        assert str(caught.value).startswith(f"{path}: ")
+
+
 def test_tensors_saved_on_a_gpu_load_on_the_cpu(tmp_path: Path, state: dict[str, torch.Tensor]) -> None:
     torch.save(state, tmp_path / "cpu.pt")
     path = tmp_path / "cuda.pt"

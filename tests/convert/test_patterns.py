@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -35,7 +37,9 @@ class Parts(nn.Module):
         self.norm, self.norm2 = nn.LayerNorm(4), nn.LayerNorm(4, bias=False)
         self.phase, self.maps = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4, 1, 1))
         self.slope, self.drop = nn.Parameter(torch.tensor([0.3])), nn.Dropout()
+        self.relu = nn.ReLU(inplace=True)
         self.function = forward
+        nn.init.normal_(self.norm2.weight)
         for norm in (self.bn, self.bn1):
             assert norm.running_mean is not None
             assert norm.running_var is not None
@@ -56,6 +60,12 @@ def doubled(z: Tensor) -> Tensor:
 
 def twice(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda z: z + f(z)
+
+
+def reshaped(z: Tensor, in_place: nn.Module, last: nn.Module) -> Tensor:
+    """The shape is asked before z changes, and used after."""
+    count = z.shape[0]
+    return cast(Tensor, last(in_place(z).view(count, -1)))
 
 
 # Forward, shape of the input, groups of the layers (1 trivial, S sign, + positive, * non-zero).
@@ -91,9 +101,18 @@ PATTERNS: dict[str, tuple[Forward, tuple[int, ...], str]] = {
     "normalised branch": (lambda m, x: m.out(twice(lambda z: m.b(m.norm(z)).relu())(m.a(x))), VECTOR, "11*111"),
     "normalised input": (lambda m, x: m.out(m.norm2(x)), VECTOR, "111"),
     "normalised activation": (lambda m, x: m.out(m.norm(m.a(x).relu())), VECTOR, "11*1"),
+    "normalised times": (lambda m, x: m.out((2 * m.norm2(m.a(x))).relu()), VECTOR, "11+1"),
+    "less the normalised": (lambda m, x: m.out((m.a(x) - m.norm2(x)).relu()), VECTOR, "111"),
     "normalised affine": (lambda m, x: m.out(m.norm(0.5 * m.a(x) + 1).relu()), VECTOR, "111+1"),
+    "softmax of the input": (lambda m, x: m.out(m.a(F.softmax(x, dim=1)).relu()), VECTOR, "11+1"),
+    "softmax of channels": (lambda m, x: m.flat(m.conv(x.softmax(1)).relu().flatten(1)), IMAGE, "11+1"),
+    "view of neurons": (lambda m, x: m.out(m.a(x).relu().view(-1, 4)), VECTOR, "1+1"),
+    "transposition by name": (lambda m, x: m.out((x @ m.c.weight.transpose(dim0=-1, dim1=0)).relu()), VECTOR, "1+1"),
     "softmax inside": (lambda m, x: m.out(m.a(x).softmax(-1)), VECTOR, "111"),
     "dropout before relu": (lambda m, x: m.out(m.drop(m.a(x)).relu()), VECTOR, "1+1"),
+    "in place": (lambda m, x: m.out(operator.iadd(m.drop(m.a(x)).relu_(), m.c(x)).relu_()), VECTOR, "1++1"),
+    "shape after in place": (lambda m, x: (lambda z: m.out(z.relu_().view(z.size(0), -1)))(m.a(x)), VECTOR, "1+1"),
+    "shape before in place": (lambda m, x: reshaped(m.a(x), m.relu, m.out), VECTOR, "1+1"),
     "view without activation": (lambda m, x: m.flat(m.conv(x).view(x.shape[0], -1)), IMAGE, "1*1"),
     "prelu as a function": (lambda m, x: m.out(F.prelu(m.a(x), m.slope)), VECTOR, "1+1"),
     "negative": (lambda m, x: m.out(-m.a(x).relu()), VECTOR, "1+1"),

@@ -36,7 +36,9 @@ _SHOWN_FILES = 20
     )
 )
 def inspect(
-    files: Annotated[list[Path], typer.Argument(help="Checkpoints (.pt, .pth, .safetensors).", show_default=False)],
+    files: Annotated[
+        list[Path], typer.Argument(help="Checkpoints (.pt, .pth, .ckpt, .safetensors).", show_default=False)
+    ],
     arch: Annotated[
         str | None,
         typer.Option(help="module:function that returns the nn.Module (the current directory is searched first)."),
@@ -50,8 +52,8 @@ def inspect(
     """Show architecture, parameters, symmetries and idle neurons of networks of one architecture.
 
     A neuron has no input if its incoming weights and its bias are zero, and no output if its outgoing weights are.
-    It is dead if it is a relu that nothing can make fire. A sine neuron is out of phase if the phase of its bias is
-    not in (-pi/2, pi/2].
+    It is dead if it is a relu whose incoming weights are zero and whose bias is not positive. A sine neuron is out of
+    phase if the phase of its bias is not in (-pi/2, pi/2].
     """
     from scalegmn.networks import Networks
 
@@ -271,12 +273,13 @@ def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
 
 def _file_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("file", box=None)
     for kind in kinds:
         table.add_column(_FINDINGS[kind], justify="right")
     for found in answer["files"][:_SHOWN_FILES]:
-        table.add_row(found["file"], *(str(sum(map(len, found[kind].values()))) for kind in kinds))
+        table.add_row(Text(found["file"]), *(str(sum(map(len, found[kind].values()))) for kind in kinds))
     more = len(answer["files"]) - _SHOWN_FILES
     if more > 0:
         table.add_row(f"and {more} more (--json lists all)")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ..activations import Activation
 from ..architecture import Architecture
 from ..errors import ScaleGMNError
-from .chain import infer, match
+from .chain import Unordered, check_order, infer, match
 from .feedforward import Feedforward, default_layout
-from .fx import trace
+from .fx import check_module, trace
 from .layout import Layout
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -26,10 +26,13 @@ def pack_modules(modules: Sequence[nn.Module]) -> Packed:
     A module is traced once for each way in which it is configured, so that a stride or a frequency that differs is
     noticed.
     """
+    if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
+        raise ScaleGMNError(f"modules: expected a list of modules, got one {type(modules).__name__}; put it in a list")
     if not modules:
         raise ScaleGMNError("modules: expected at least one, got none")
     traced: dict[object, Layout] = {}
     for i, module in enumerate(modules):
+        check_module(module)
         key = _configuration(module)
         if key not in traced:
             traced[key] = trace(module)[1]
@@ -50,9 +53,13 @@ def find_layout(
     """The layout of a state dict: from a module, from an architecture, or from the shapes and an activation."""
     if like is not None and activation is not None:
         raise ScaleGMNError("activation: expected either a module to follow or an activation, got both")
-    if isinstance(like, nn.Module):
+    if like is not None and not isinstance(like, Architecture):
         return trace(like)[1]
-    return infer(state, activation) if like is None else match(state, like)
+    layout = infer(state, activation) if like is None else match(state, like)
+    if isinstance(state, Unordered):
+        layers = layout.architecture.layers
+        check_order(layout, circular=like is None and layers[0].size == layers[-1].size)
+    return layout
 
 
 def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: Sequence[str]) -> Packed:
@@ -65,6 +72,7 @@ def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: S
     """
     if not states:
         raise ScaleGMNError("networks: expected at least one, got none")
+    states = [unwrapped(s, layout) for s in states]
     first = _signature(states[0])
     for i, (name, state) in enumerate(zip(names, states, strict=True)):
         signature = _signature(state)
@@ -86,6 +94,17 @@ def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: S
             "expected finite numbers"
         )
     return layout, parameters, passengers
+
+
+def unwrapped(state: Mapping[str, Tensor], layout: Layout) -> Mapping[str, Tensor]:
+    """A state dict without a prefix of all its names (`module.`, `_orig_mod.`) if without it they fit the layout."""
+    known = {key for key, _ in layout.shapes}
+    parts = next(iter(state), "").split(".")
+    for i in range(len(parts)):
+        prefix = "".join(f"{p}." for p in parts[:i])
+        if all(k.startswith(prefix) for k in state) and all(prefix + k in state for k in known):
+            return {k.removeprefix(prefix): t for k, t in state.items()}
+    return state
 
 
 def _signature(state: Mapping[str, Tensor]) -> Signature:
@@ -133,7 +152,8 @@ def _configuration(module: nn.Module) -> object:
     parts: list[object] = []
     for path, m in module.named_modules():
         own = {k: v for k, v in m.__dict__.items() if k not in _INTERNAL}
-        parts.append((path, type(m), tuple((k, _plain(v)) for k, v in own.items())))
+        own |= {k: m._buffers[k] for k in m._non_persistent_buffers_set}  # not in the state dict, where others are seen
+        parts.append((path, type(m), tuple((k, _plain(v)) for k, v in sorted(own.items()))))
     parts.append(tuple((k, tuple(t.shape)) for k, t in module.state_dict().items()))
     return tuple(parts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 
@@ -93,9 +94,47 @@ def _ordered(state: Mapping[str, Tensor]) -> list[str]:
         raise ScaleGMNError(f"state dict: {statistics[0]} belongs to a BatchNorm; {_ASK}")
     modules: dict[str, list[str]] = {}
     for k in keys:
-        # A name without a module stands for itself.
-        modules.setdefault(k.rpartition(".")[0] or k, []).append(k)
-    return [k for m in modules.values() for k in sorted(m, key=lambda k: -state[k].dim())]
+        module, _, name = k.rpartition(".")
+        # A name without a module, and an entry of a list, stand for themselves.
+        modules.setdefault(k if name.isdigit() or not module else module, []).append(k)
+    return [k for m in modules.values() for k in sorted(m, key=lambda k: _rank(k, state[k].dim()))]
+
+
+def _rank(key: str, dim: int) -> tuple[int, int]:
+    """The place of an entry in its module: matrices, then gains, bias, slope."""
+    return -dim, {"bias": 1, "slope": 2}.get(key.rpartition(".")[2], 0)
+
+
+class Unordered(dict[str, Tensor]):
+    """A state dict from a file that keeps no order: sorted by name, where numbers count as numbers."""
+
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        super().__init__((k, state[k]) for k in sorted(state, key=natural))
+
+
+def check_order(layout: Layout, *, circular: bool) -> None:
+    """Complain if words alone, such as `first` and `second`, tell entries of a file without order apart.
+
+    Arguments:
+        layout: How the file was read.
+        circular: Whether entries of different shapes could change places as well, as in a chain that ends with the
+            size with which it began.
+    """
+    for (a, shape), (b, other) in itertools.combinations(layout.shapes, 2):
+        if (shape == other or circular) and _told_by_words((a, len(shape)), (b, len(other))):
+            raise ScaleGMNError(
+                f"state dict: safetensors keeps no order, and the names {a} and {b} do not tell which comes first; "
+                f"{_ASK}"
+            )
+
+
+def _told_by_words(a: tuple[str, int], b: tuple[str, int]) -> bool:
+    """Whether neither a number in the names nor the kind of parameter tells which of two entries comes first."""
+    if a[0].rpartition(".")[0] == b[0].rpartition(".")[0] and _rank(*a) != _rank(*b):
+        return False
+    parts = zip(natural(a[0]), natural(b[0]), strict=False)
+    differ = next(((p, q) for p, q in parts if p != q), None)
+    return differ is None or not all(isinstance(p[1], int) for p in differ)
 
 
 def natural(key: str) -> tuple[tuple[int, int | str], ...]:

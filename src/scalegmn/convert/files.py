@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import ScaleGMNError
-from .chain import natural
+from .chain import Unordered
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights")
@@ -29,10 +31,7 @@ def read(path: str | Path) -> dict[str, Tensor]:
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ScaleGMNError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
-    if not path.is_file():
-        raise ScaleGMNError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
-    if path.stat().st_size == 0:
-        raise ScaleGMNError(f"{path}: the file is empty")
+    _check_readable(path)
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     return _state(_read_torch(path), path)
@@ -43,14 +42,33 @@ def write(state: Mapping[str, Tensor], path: str | Path) -> None:
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ScaleGMNError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ScaleGMNError(f"{path}: expected an existing folder, got {path.parent}; make it first")
     tensors = {k: t.detach().cpu().contiguous() for k, t in state.items()}
-    if path.suffix == ".safetensors":
-        from safetensors.torch import save_file
+    try:
+        _save(tensors, path)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ScaleGMNError(f"{path}: cannot be written ({_first(error)})") from error
 
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    if path.suffix == ".safetensors":
         # Two names of one tensor must not share memory there.
         save_file({k: t.clone() for k, t in tensors.items()}, path)
     else:
         torch.save(tensors, path)
+
+
+def _check_readable(path: Path) -> None:
+    try:
+        if not path.is_file():
+            raise ScaleGMNError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+        with path.open("rb") as file:
+            empty = not file.read(1)
+    except OSError as error:
+        raise ScaleGMNError(f"{path}: cannot be read ({error.strerror}); check its name and permissions") from error
+    if empty:
+        raise ScaleGMNError(f"{path}: the file is empty")
 
 
 def _read_torch(path: Path) -> object:
@@ -97,15 +115,11 @@ def _damage(error: Exception) -> str:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
         state = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise ScaleGMNError(f"{path}: cannot be read; the file is truncated or damaged ({_first(error)})") from error
-    # The format has no order; names with numbers tell the order of the layers.
-    return {k: state[k] for k in sorted(state, key=natural)}
+    return Unordered(state)
 
 
 def _first(error: Exception) -> str:
@@ -137,4 +151,6 @@ def as_state(content: Mapping[Any, object]) -> dict[str, Tensor] | None:
         if not isinstance(key, str) or not isinstance(value, Tensor | int | float | bool):
             return None
         state[key] = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
-    return state if any(t.is_floating_point() and t.dim() for t in state.values()) else None
+    if not any(t.is_floating_point() and t.dim() for t in state.values()):
+        return None
+    return Unordered(state) if isinstance(content, Unordered) else state

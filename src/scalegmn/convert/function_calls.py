@@ -63,9 +63,11 @@ def _activation_function(call: Call, act: Activation) -> Value:
 
 def check_softmax(call: Call, dim: object) -> None:
     """Complain unless a softmax runs over the neurons."""
-    maps = bool(call.builder.dims(call.value()))
-    if dim != 1 and (maps or dim not in (-1, None)):
-        raise UnsupportedError(f"{call.operation} over dimension {dim}", "it is over the neurons")
+    dims = call.builder.dims(call.value())
+    if dim == 1 or (dim in (-1, None) and dims == 0):
+        return
+    where = " of an input whose dimensions are not known yet" if dims is None else ""
+    raise UnsupportedError(f"{call.operation} over dimension {dim}{where}", "over the neurons it is: dim=1")
 
 
 def _power(call: Call) -> Value:
@@ -122,12 +124,8 @@ def _transposed(p: Parameter) -> Parameter:
 
 def _transpose(call: Call) -> Parameter:
     p = call.get(0, "input")
-    dims = call.args[1:]
-    if (
-        not isinstance(p, Parameter)
-        or len(p.shape) != 2
-        or (dims and sorted(map(str, dims)) not in (["0", "1"], ["-1", "-2"]))
-    ):
+    dims = [d for d in (call.get(1, "dim0"), call.get(2, "dim1")) if isinstance(d, int)]
+    if not isinstance(p, Parameter) or len(p.shape) != 2 or (dims and {d % 2 for d in dims} != {0, 1}):
         raise UnsupportedError(f"{call.operation} of anything but a parameter matrix")
     return _transposed(p)
 
@@ -224,7 +222,10 @@ def _multiply(call: Call) -> Value:
 def _divide(call: Call) -> Value:
     if call.kwargs.get("rounding_mode") is not None:
         raise UnsupportedError("a division that rounds")
-    return _scaled(call.value(), 1 / call.number(1, "other"))
+    divisor = call.number(1, "other")
+    if divisor == 0:
+        raise UnsupportedError("a division by zero")
+    return _scaled(call.value(), 1 / divisor)
 
 
 def _negative(call: Call) -> Value:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 
+import torch
 from torch import Tensor, fx, nn
+from torch.nn.parameter import is_lazy
 
 from ..architecture import Architecture
 from ..errors import ScaleGMNError
@@ -13,6 +15,7 @@ from .call import Call, Constant, Parameter
 from .feedforward import Feedforward, default_layout
 from .function_calls import call_function, call_method
 from .graph import Builder, UnsupportedError, Value
+from .in_place import Tracer, asks_shape, check_in_place
 from .layout import Fold, Layout, Source
 from .module_calls import call_module
 
@@ -45,7 +48,7 @@ class Interpreter:
                 raise ScaleGMNError(f"{self._where(node)}: {error}; supported are {SUPPORTED}") from None
             except ScaleGMNError as error:
                 raise ScaleGMNError(f"{self._where(node)}: {error}") from None
-            if isinstance(found, Value) and sum(not _asks_shape(user) for user in node.users) > 1:
+            if isinstance(found, Value) and sum(not asks_shape(user) for user in node.users) > 1:
                 found = self.builder.closed(found)
             self.found[node] = found
         raise AssertionError("a traced graph has an output")
@@ -128,8 +131,8 @@ def trace(module: nn.Module) -> tuple[Architecture, Layout]:
     """
     if isinstance(module, Feedforward):
         return module.architecture, default_layout(module.architecture)
-    template = copy.deepcopy(module).cpu()
-    _check_hooks(template)
+    check_module(module)
+    template = _copied(module)
     # The copy is what is traced: torch.fx leaves attributes on its root, and modes differ in training.
     root = copy.deepcopy(template).eval()
     interpreter = Interpreter(root, _graph(root))
@@ -149,59 +152,52 @@ def trace(module: nn.Module) -> tuple[Architecture, Layout]:
     return architecture, layout
 
 
-def _graph(root: nn.Module) -> fx.Graph:
-    signature = inspect.signature(root.forward)
-    optional = {
-        p.name: p.default for p in list(signature.parameters.values())[1:] if p.default is not inspect.Parameter.empty
-    }
+def _copied(module: nn.Module) -> nn.Module:
     try:
-        graph = fx.Tracer().trace(root, concrete_args=optional or None)
+        return copy.deepcopy(module).cpu()
+    except Exception as error:
+        # What a copy raises is up to the person's own attributes.
+        raise ScaleGMNError(
+            f"{type(module).__name__}: cannot be copied ({_reason(error)}); remove the attribute that cannot"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _graph(root: nn.Module) -> fx.Graph:
+    try:
+        rest = list(inspect.signature(root.forward).parameters.values())[1:]
+        optional = {p.name: p.default for p in rest if p.default is not inspect.Parameter.empty}
+        graph = Tracer().trace(root, concrete_args=optional or None)
     except Exception as error:
         # Whatever a person's forward raises on symbolic values, the cause is that it cannot be traced.
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ScaleGMNError(
-            f"{type(root).__name__}: torch.fx cannot trace its forward ({reason}); forward must not depend on the "
-            "values or shapes of its input"
+            f"{type(root).__name__}: torch.fx cannot trace its forward ({_reason(error)}); forward must not depend on "
+            "the values or shapes of its input"
         ) from error
-    _check_in_place(root, graph)
+    check_in_place(root, graph)
     for node in reversed(list(graph.nodes)):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
     return graph
 
 
-def _check_in_place(root: nn.Module, graph: fx.Graph) -> None:
-    """An operation in place changes what later readers of its operand see, which a graph of values cannot say."""
-    order = {node: i for i, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        operand = node.args[0] if node.args else None
-        if not isinstance(operand, fx.Node) or not _works_in_place(root, node):
-            continue
-        if any(order[user] > order[node] for user in operand.users):
-            raise ScaleGMNError(
-                f"forward: {node.name} works in place on a tensor that is read again later; use the version "
-                "that returns a new tensor"
-            )
-
-
-def _works_in_place(root: nn.Module, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return bool(root.get_submodule(str(node.target)).__dict__.get("inplace", False))
-    name = str(node.target)
-    return bool(node.kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__"))
-
-
-def _check_hooks(module: nn.Module) -> None:
+def check_module(module: object) -> None:
+    """Complain about what is not a module, or one that can neither be copied nor traced."""
+    if not isinstance(module, nn.Module):
+        got = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
+        raise ScaleGMNError(f"module: expected an nn.Module (as `like` also an Architecture), got {got}")
     for path, m in module.named_modules():
+        where = path or type(module).__name__
+        if isinstance(m, torch.jit.ScriptModule):
+            raise ScaleGMNError(f"{where}: a scripted module is not supported; give the module it was made from")
+        for name, tensor in (*m._parameters.items(), *m._buffers.items()):
+            if is_lazy(tensor) or (tensor is not None and tensor.is_meta):
+                raise ScaleGMNError(f"{where}: expected a {name} with values, got a lazy or meta one; initialise it")
         if m._forward_hooks or m._forward_pre_hooks:
             raise ScaleGMNError(
-                f"{path or type(module).__name__}: forward hooks (such as those of weight_norm or spectral_norm) are "
-                "not supported; remove them first"
+                f"{where}: forward hooks (such as those of weight_norm, spectral_norm or prune) are not supported; "
+                "remove them first"
             )
-
-
-def _asks_shape(node: fx.Node) -> bool:
-    """Whether a node only looks at a tensor's shape."""
-    if node.op == "call_method":
-        return node.target in ("size", "dim")
-    return node.op == "call_function" and node.target is getattr and node.args[1] in ("shape", "ndim")

@@ -205,6 +205,8 @@ class Builder:
         """Put the positions of maps beside their channels."""
         if self.dims(value) == 0:
             return value
+        if self.dims(value) is None and any(n.activation.across_neurons for n in self.nodes):
+            raise UnsupportedError("a flatten after a softmax of the input", "its channels are not known")
         last = value.pools[-1] if value.pools else None
         if last is not None and set(last.size) == {1} and last.kind == "adaptive_avg" and value.node is not self.input:
             return replace(value, pools=(*value.pools[:-1], Pool("global_avg")), dims=0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,17 @@ from ..architecture import Architecture, Segment
 from ..errors import ScaleGMNError
 
 State = Mapping[str, Tensor]
+WITHOUT_DOUBLE = ("mps",)
+
+
+def has_double(device: torch.device) -> bool:
+    """Whether a device has double precision."""
+    return device.type not in WITHOUT_DOUBLE
+
+
+def double(x: Tensor) -> Tensor:
+    """The same numbers in double precision, on the CPU where the device has none."""
+    return x.double() if has_double(x.device) else x.cpu().double()
 
 
 @dataclass(frozen=True)
@@ -73,15 +85,15 @@ class Fold:
         """The folded weights (B, n, ...) and biases (B, n)."""
         weight = self.weight.read(state)
         # The fold is made in double precision, so that it costs no more than one rounding.
-        mean, scale = state[self.mean].double(), (state[self.variance].double() + self.eps).rsqrt()
+        mean, scale = double(state[self.mean]), (double(state[self.variance]) + self.eps).rsqrt()
         if self.gain is not None:
-            scale = scale * state[self.gain].double()
-        bias = -mean if self.bias is None else state[self.bias].double().flatten(1) - mean
+            scale = scale * double(state[self.gain])
+        bias = -mean if self.bias is None else double(state[self.bias]).flatten(1) - mean
         bias = bias * scale
         if self.shift is not None:
-            bias = bias + state[self.shift].double()
-        folded = weight.double() * scale.reshape(*scale.shape, *[1] * (weight.dim() - 2))
-        return folded.to(weight.dtype), bias.to(weight.dtype)
+            bias = bias + double(state[self.shift])
+        folded = double(weight) * scale.reshape(*scale.shape, *[1] * (weight.dim() - 2))
+        return folded.to(weight), bias.to(weight)
 
     def write(self, weight: Tensor, bias: Tensor, originals: State) -> dict[str, Tensor]:
         """The layer with the folded weights and a BatchNorm that does nothing more; originals where unchanged.
@@ -127,6 +139,12 @@ class Layout:
     constants: tuple[tuple[str, float], ...] = ()
     template: nn.Module | None = field(default=None, compare=False, repr=False)
 
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """The entries of the state dict that the network computes with, under all their names."""
+        keys = [(e.key,) if isinstance(e, Source) else e.keys for e in self.entries]
+        return frozenset(k for found in keys for k in found) | {k for k, _ in (*self.constants, *self.aliases)}
+
     def pack(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Parameters (B, P), and the passengers: entries that are not parameters one to one.
 
@@ -148,7 +166,8 @@ class Layout:
         """The stacked state dict of parameters (B, P): the inverse of `pack`."""
         parts = parameters.split([s.size for s in self.architecture.segments], dim=1)
         shapes = dict(self.shapes)
-        found = {k: t.to(parameters.dtype) if t.is_floating_point() else t for k, t in passengers.items()}
+        cast = {k for k in self.used & passengers.keys() if passengers[k].is_floating_point()}
+        found = {k: t.to(parameters.dtype) if k in cast else t for k, t in passengers.items()}
         folds: dict[Fold, dict[str, Tensor]] = {}
         for segment, entry, part in zip(self.architecture.segments, self.entries, parts, strict=True):
             if isinstance(entry, Source):
@@ -178,8 +197,8 @@ class Layout:
         return None
 
     def _check(self, state: State) -> None:
-        dtypes = {k: t.dtype for k, t in state.items() if t.is_floating_point()}
-        if len({dtypes[k] for k, _ in self.shapes if k in dtypes}) > 1:
+        dtypes = {k: state[k].dtype for k, _ in self.shapes if k in self.used and state[k].is_floating_point()}
+        if len(set(dtypes.values())) > 1:
             raise ScaleGMNError(
                 f"state dict: expected one floating-point type, got {_some([f'{k} {t}' for k, t in dtypes.items()])}"
             )

@@ -31,7 +31,11 @@ def reshape(call: Call) -> Value:
     batch = len(shape) == 2 and (shape[0] == Size(0) or shape[0] == -1)
     if not batch or not isinstance(shape[1], int) or shape == (-1, -1):
         raise UnsupportedError(f"{call.operation} to anything but (batch, -1)")
-    return call.builder.flatten(call.value())
+    value = call.value()
+    size = call.builder.size(value) if call.builder.dims(value) == 0 else None
+    if size is not None and shape[1] not in (-1, size):
+        raise UnsupportedError(f"{call.operation} of {size} neurons to (batch, {shape[1]})")
+    return call.builder.flatten(value)
 
 
 def squeeze(call: Call) -> Value:
