@@ -56,6 +56,10 @@ def sample() -> typer.Typer:
         raise RuntimeError("a mistake of ours")
 
     @sample.command()
+    def gone() -> None:
+        Path("/nowhere/at all").read_text()
+
+    @sample.command()
     def early(code: int) -> None:
         raise typer.Exit(code)
 
@@ -70,6 +74,11 @@ def test_success(sample: typer.Typer, capsys: pytest.CaptureFixture[str]) -> Non
 def test_bad_input_is_one_line_and_code_2(sample: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(sample, ["bad"]) == 2
     assert capsys.readouterr() == ("", "error: width: expected a positive number, got -1\n")
+
+
+def test_a_file_that_cannot_be_used_is_bad_input(sample: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(sample, ["gone"]) == 2
+    assert capsys.readouterr() == ("", "error: /nowhere/at all: No such file or directory\n")
 
 
 def test_a_mistake_of_ours_is_one_line_and_code_1(
@@ -213,7 +222,7 @@ def test_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_command_without_example_is_found(sample: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands_without_example(sample, capsys) == ["good", "bad", "broken", "early"]
+    assert commands_without_example(sample, capsys) == ["good", "bad", "broken", "gone", "early"]
 
 
 def test_json_has_null_for_what_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:

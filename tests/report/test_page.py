@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
 
 from scalegmn.cli.application import BAD_INPUT, OK, run
 from scalegmn.cli.report import app
 from scalegmn.report.build import Finding, write_report
-from scalegmn.report.figures import png
+from scalegmn.report.figures import changes, png
 from scalegmn.training.run import Run
 
 VOID = {"meta", "img"}
@@ -76,13 +77,21 @@ def test_the_table_has_mean_and_deviation_over_seeds(written: tuple[list[Finding
 
 def test_the_audit_tells_invariant_models_from_others(written: tuple[list[Finding], str]) -> None:
     (finding,) = [f for f in written[0] if f.section.task.name == "classification"]
-    changes = {
+    found = {
         s.label: max(a.change.max().item() for a in audits)
         for s, audits in zip(finding.section.series, finding.audits, strict=True)
     }
-    assert changes["ScaleGMN"] < 1e-4
-    assert changes["ScaleGMN, probes 4"] < 1e-4
-    assert changes["MLP"] > 1e-2
+    assert found["ScaleGMN"] < 1e-4
+    assert found["ScaleGMN, probes 4"] < 1e-4
+    assert found["MLP"] > 1e-2
+
+
+@pytest.mark.parametrize("strange", [np.inf, np.nan])
+def test_an_infinite_change_stands_at_the_end_of_the_axis(strange: float) -> None:
+    drawn = changes([(0, "a", torch.tensor([1.0, 50.0, strange])), (1, "b", torch.tensor([0.0, strange, strange]))])
+    assert "1e+02" in drawn
+    assert "nan" not in drawn
+    assert changes([(0, "a", torch.tensor([strange]))])
 
 
 def test_an_edit_moves_with_the_network(written: tuple[list[Finding], str]) -> None:

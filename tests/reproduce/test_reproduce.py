@@ -13,7 +13,7 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
 from scalegmn.reproduce import experiments, render
-from scalegmn.reproduce.experiments import DATASETS, METHODS, recipe
+from scalegmn.reproduce.experiments import DATASETS, METHODS, possible, recipe
 from scalegmn.reproduce.records import Record, read_records
 from scalegmn.reproduce.run import missing, perform
 from scalegmn.reproduce.tables import TABLES, table
@@ -47,6 +47,11 @@ def test_the_paper_scale_takes_the_published_settings() -> None:
     assert (both_ways.model.options["readout"], both_ways.training.weight_decay) == ("input+output", 0.001)
     peer = recipe(DATASETS["mnist"], METHODS["dws"], "paper", 0, Path("zoos/paper"))
     assert peer.training == forward.training
+
+
+def test_every_run_of_the_paper_scale_is_another_one() -> None:
+    assert not possible(DATASETS["mnist"], METHODS["scalegmn-b-long"], "paper")
+    assert possible(DATASETS["mnist"], METHODS["scalegmn-b-long"], "small")
 
 
 def test_datasets_name_zoos_that_can_be_built() -> None:

@@ -24,6 +24,7 @@ from scalegmn.tasks.base import each_architecture
 from scalegmn.tasks.editing import contrast, dilate
 from scalegmn.zoo.canvas import Canvas
 from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.writer import Column, ZooWriter
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,34 @@ def test_a_column_of_names_answers_with_names(zoo: Zoo) -> None:
     (answer,) = task.answers(torch.tensor([[0.0, 5.0]]))
     assert answer["label"] == "odd"
     assert answer["probability"] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
+
+
+def _labelled(path: Path, labels: Column) -> Zoo:
+    architecture = Architecture.mlp([2, 3, 1])
+    writer = ZooWriter(path, kind="example", arguments={})
+    columns = {"label": labels, "score": torch.tensor([0.5, torch.nan])[torch.arange(len(labels)) % 2]}
+    split = ["train"] * len(labels)
+    writer.append(architecture, torch.zeros(len(labels), architecture.parameters), {**columns, "split": split})
+    writer.finish()
+    return Zoo.open(path)
+
+
+def test_names_are_compared_as_names(tmp_path: Path) -> None:
+    everything = torch.arange(2)
+    task = Classification.from_zoo(_labelled(tmp_path / "a", ["dog", "cat"]))
+    assert task.targets(_labelled(tmp_path / "b", ["dog", "dog"]), everything).tolist() == [1, 1]
+    with pytest.raises(ScaleGMNError, match=r"expected one of \('cat', 'dog'\), got 'bird'"):
+        task.targets(_labelled(tmp_path / "c", ["bird", "cat"]), everything)
+    numbers = _labelled(tmp_path / "d", torch.tensor([0, 1]))
+    with pytest.raises(ScaleGMNError, match=r"expected one of \('cat', 'dog'\), got 0"):
+        task.targets(numbers, everything)
+    with pytest.raises(ScaleGMNError, match=r"expected one of \(0, 1\), got 'dog'"):
+        Classification.from_zoo(numbers).targets(_labelled(tmp_path / "e", ["dog", "dog"]), everything)
+
+
+def test_numbers_to_learn_are_finite(tmp_path: Path) -> None:
+    with pytest.raises(ScaleGMNError, match="column 'score': network 1 has nan; expected finite numbers"):
+        Regression.from_zoo(_labelled(tmp_path / "a", ["x", "y"]), column="score")
 
 
 def test_labels_need_not_be_consecutive(zoo: Zoo) -> None:

@@ -10,20 +10,37 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_runs import recipe_for, weights
+from tiny_runs import recipe_for, same, weights
 
 from scalegmn.training.distributed import World
 from scalegmn.training.loop import train
 from scalegmn.training.run import Run
+from scalegmn.training.state import read_tensors
 from scalegmn.zoo.store import Zoo
 
+KEEPER = """
+import sys
+from pathlib import Path
+from scalegmn.training import loop
+from scalegmn.training.recipe import read_recipe
+from scalegmn.training.state import weights_of, write_tensors
 
-def torchrun(recipe: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+class Keeper(loop.Trainer):
+    def _finish(self):
+        write_tensors(Path(sys.argv[2]) / f"{self.world.rank}.safetensors", weights_of(self.model))
+        return super()._finish()
+
+loop.Trainer = Keeper
+loop.train(read_recipe(sys.argv[1]), sys.argv[2])
+"""
+
+
+def torchrun(*words: object) -> subprocess.CompletedProcess[str]:
+    """Two processes of a script or a module."""
     # A rendezvous on a free port, so that several such tests can run at once.
-    words = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    start = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words += ["--nproc-per-node", "2", "-m", "scalegmn", "train", str(recipe), "--out", str(out), *options]
-    command = [sys.executable, *words]
+    command = [sys.executable, *start, "--nproc-per-node", "2", *map(str, words)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -32,7 +49,7 @@ def test_two_processes_equal_one(digits: Zoo, tmp_path: Path) -> None:
     recipe = recipe_for(digits.path, model={"name": "mlp", "width": 16}, batch=47, epochs=5)
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     alone = train(recipe, tmp_path / "one")
-    done = torchrun(tmp_path / "recipe.toml", tmp_path / "two", "--json")
+    done = torchrun("-m", "scalegmn", "train", tmp_path / "recipe.toml", "--out", tmp_path / "two", "--json")
     assert done.returncode == 0, done.stderr
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one.keys() == two.keys()
@@ -44,6 +61,16 @@ def test_two_processes_equal_one(digits: Zoo, tmp_path: Path) -> None:
     assert [line["step"] for line in Run(tmp_path / "two").metrics()] == [2, 4, 6, 8, 10]
     assert done.stderr.count("epoch 5") == 1
     assert len(list((tmp_path / "two" / "checkpoints").iterdir())) == 1
+
+
+def test_processes_that_train_by_the_clock_stay_together(digits: Zoo, tmp_path: Path) -> None:
+    recipe = recipe_for(digits.path, epochs=10**6, minutes=0.02, schedule="cosine", lr=0.01)
+    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
+    (tmp_path / "keeper.py").write_text(KEEPER)
+    done = torchrun(tmp_path / "keeper.py", tmp_path / "recipe.toml", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert Run(tmp_path / "run").results()["stopped"] == "minutes"
+    assert same(*(read_tensors(tmp_path / "run" / f"{rank}.safetensors") for rank in range(2)))
 
 
 def test_a_world_of_one_keeps_everything() -> None:

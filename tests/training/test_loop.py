@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,15 @@ from typing import Any
 import pytest
 import torch
 from tiny_runs import recipe_for, same, weights
+from tiny_zoos import mixed_zoo
 
 from scalegmn.errors import ScaleGMNError
-from scalegmn.training.data import Stream
+from scalegmn.models.mlp import MLP
+from scalegmn.networks import Networks
+from scalegmn.tasks import Classification
+from scalegmn.training import data, loop
+from scalegmn.training.data import Stream, present
+from scalegmn.training.distributed import World
 from scalegmn.training.loop import learning_rate, train
 from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import Training
@@ -128,7 +135,7 @@ def test_processor_time_stands_still_while_the_process_sleeps(digits: Zoo, tmp_p
     class Sleepy(Progress):
         """Somebody else has the processor for a while."""
 
-        def step(self, step: int, networks: int, fraction: float) -> None:
+        def step(self, step: int, networks: int) -> None:
             nonlocal asleep
             if asleep < 1.5:
                 time.sleep(0.3)
@@ -178,6 +185,68 @@ def test_a_run_is_not_overwritten_and_not_mixed_up(digits: Zoo, tmp_path: Path) 
     with pytest.raises(ScaleGMNError, match="exists and is not a run"):
         train(recipe_for(digits.path), tmp_path / "other")
     assert same(before, weights(tmp_path / "run"))
+
+
+def test_a_run_goes_on_only_with_its_own_zoo(tmp_path: Path) -> None:
+    recipe = recipe_for(tmp_path / "zoo", task={"name": "regression", "column": "score"}, model="statnn", epochs=1)
+    mixed_zoo(tmp_path / "zoo")
+    train(recipe, tmp_path / "run")
+    shutil.rmtree(tmp_path / "zoo")
+    mixed_zoo(tmp_path / "zoo", count=40)
+    with pytest.raises(ScaleGMNError, match=r"zoo is not the zoo that .*run was begun with; build that one again"):
+        train(recipe, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("left", [[], ["config.json"], ["config.json", "lock", ".recipe.toml.tmp"]])
+def test_a_run_killed_before_its_recipe_was_written_begins_again(digits: Zoo, tmp_path: Path, left: list[str]) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for name in left:
+        (tmp_path / "run" / name).write_text("{")
+    assert train(recipe_for(digits.path, epochs=1), tmp_path / "run", resume=True)["steps"] == 5
+
+
+def test_a_configuration_of_something_else_is_left_alone(digits: Zoo, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ScaleGMNError, match="exists and is not a run"):
+        train(recipe_for(digits.path), tmp_path, resume=True)
+
+
+def test_a_zoo_without_validation_is_refused_before_training(digits: Zoo, tmp_path: Path) -> None:
+    rows = torch.cat([digits.split("train"), digits.split("test")])
+    writer = ZooWriter(tmp_path / "zoo", kind="inr", arguments={})
+    split = ["train"] * len(digits.split("train")) + ["test"] * len(digits.split("test"))
+    columns = {"label": digits.column("label")[rows], "split": split}
+    writer.append(digits.architecture, digits.batch(rows).parameters, columns)
+    writer.finish()
+    with pytest.raises(ScaleGMNError, match=r"split: .* has train, test; got 'val'"):
+        train(recipe_for(tmp_path / "zoo"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_preparation_and_canonical_forms_need_only_the_cpu(
+    digits: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def prepare(model: MLP, networks: list[Networks]) -> None:
+        seen.extend([networks[0].device.type, next(model.parameters()).device.type])
+
+    def form(networks: Networks) -> Networks:
+        seen.append(networks.device.type)
+        return networks
+
+    monkeypatch.setattr(MLP, "prepare", prepare)
+    monkeypatch.setattr(loop, "weights_of", lambda model: {})
+    monkeypatch.setitem(data._FORMS, "phase", form)
+    # This device stands for one that lacks float64, as MPS does.
+    elsewhere = torch.device("meta")
+    together, quiet, task = World(0, 1, elsewhere), Progress("", quiet=True), Classification.from_zoo(digits)
+    made = loop.Trainer(recipe_for(digits.path), Run(tmp_path), digits, task, together, quiet)
+    assert {p.device for p in made.model.parameters()} == {elsewhere}
+    one, several = digits.batch([0]), [digits.batch([0]), digits.batch([1])]
+    shown = [present(one, "phase", elsewhere), *present(several, "phase", elsewhere)]
+    assert {n.device for n in shown} == {elsewhere}
+    assert seen == ["cpu"] * 5
 
 
 def test_a_finished_run_is_not_trained_again(digits: Zoo, tmp_path: Path) -> None:

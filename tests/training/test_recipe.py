@@ -87,6 +87,28 @@ def test_overrides_are_toml_values_or_words() -> None:
             override(GOOD, [wrong])
 
 
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("model.edge_updates=False", False),
+        ("model.width=1e1", 10),
+        ('model.layers="2"', 2),
+        ("model.probes=8.0", 8),
+        ("model.dropout=0", 0.0),
+    ],
+)
+def test_options_of_a_model_have_the_types_of_its_constructor(change: str, value: object) -> None:
+    recipe = make_recipe(override({**GOOD, "model": {"name": "scalegmn"}}, [change]))
+    (found,) = recipe.model.options.values()
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("name", ["zoos/\U0001f600", "zoos/\x7f", "zoos/\u00e9"])
+def test_any_name_of_a_zoo_is_valid_toml(name: str) -> None:
+    recipe = make_recipe({**GOOD, "zoo": name})
+    assert make_recipe(tomllib.loads(recipe.to_toml())) == recipe
+
+
 def test_the_resolved_recipe_is_toml_that_gives_the_same_recipe() -> None:
     recipe = make_recipe(override(GOOD, ["training.minutes=2.5", 'zoo="a \\"b\\""', "task.column=digit"]))
     table = tomllib.loads(recipe.to_toml())

@@ -34,8 +34,8 @@ class Killer(Progress):
         super().__init__("doomed", quiet=True)
         self.last = step
 
-    def step(self, step: int, networks: int, fraction: float) -> None:
-        super().step(step, networks, fraction)
+    def step(self, step: int, networks: int) -> None:
+        super().step(step, networks)
         if step == self.last:
             os.kill(os.getpid(), signal.SIGKILL)
 

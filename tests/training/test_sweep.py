@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run
 from scalegmn.errors import ScaleGMNError
 from scalegmn.training.run import Run
-from scalegmn.training.sweep import Outcome, Point, parse_grid, points, run_here, summarise
+from scalegmn.training.sweep import Outcome, Point, parse_grid, points, run_here, run_on_ray, summarise
 from scalegmn.zoo.store import Zoo
 
 
@@ -113,6 +114,42 @@ def test_the_command_writes_a_table(digits: Zoo, tmp_path: Path, capsys: pytest.
     assert run(app, [*words, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert json.loads((tmp_path / "out" / "sweep.json").read_text())["rows"] == answer["rows"]
+
+
+def test_a_refused_run_ends_the_sweep_and_leaves_its_table(
+    digits: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(recipe_for(digits.path, epochs=1).to_toml())
+    words = ["sweep", str(tmp_path / "recipe.toml"), "--grid", "model.width=4,8", "--out", str(tmp_path / "out")]
+    assert run(app, words) == 0
+    before = (tmp_path / "out" / "sweep.json").read_bytes()
+    assert run(app, [*words, "--set", "training.lr=0.5"]) == 2
+    assert "training.lr is 0.5 now but was 0.001" in capsys.readouterr().err
+    assert (tmp_path / "out" / "sweep.json").read_bytes() == before
+
+
+def test_a_metric_that_is_no_number_is_a_dash(
+    digits: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.toml").write_text(recipe_for(digits.path, epochs=1).to_toml())
+    words = ["sweep", str(tmp_path / "recipe.toml"), "--seeds", "2", "--out", str(tmp_path / "out")]
+    assert run(app, words) == 0
+    path = tmp_path / "out" / "recipe" / "seed-0" / "results.json"
+    results = json.loads(path.read_text())
+    path.write_text(json.dumps({**results, "val": {"accuracy": None}}))
+    capsys.readouterr()
+    assert run(app, words) == 0
+    out, err = capsys.readouterr()
+    assert "seed 0  val accuracy -\n" in err
+    assert out.splitlines()[1].split()[:2] == ["2", "-"]
+
+
+def test_a_local_cluster_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    ray = SimpleNamespace(init=lambda **options: seen.update(options), remote=lambda **_: id, shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    run_on_ray([], lambda point, outcome: None, "local")
+    assert seen["address"] == "local"
 
 
 def test_ray_gives_the_same_models(digits: Zoo, tmp_path: Path) -> None:

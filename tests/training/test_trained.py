@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from scalegmn.cli.application import run
 from scalegmn.errors import ScaleGMNError
 from scalegmn.networks import Networks
 from scalegmn.tasks import Classification, Editing
+from scalegmn.training.embedding import embed_zoo
 from scalegmn.training.evaluation import Evaluation, compare
 from scalegmn.training.loop import train
 from scalegmn.training.recipe import read_recipe
 from scalegmn.training.trained import Trained, load
-from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.store import Zoo, ZooWriter
 
 Command = Callable[..., Any]
 
@@ -258,6 +260,9 @@ def test_edit(digits: Zoo, editor: Path, tmp_path: Path, command: Command, suffi
     assert isinstance(task, Editing)
     before = task.canvas.render(digits.batch([0])).clamp(0, 1)[0, 3, 4, 0].item()
     assert image[3 * 8 + 1, 4 * 8 + 1, 0] == pytest.approx(before, abs=1 / 255)
+    command("edit", editor, file, "-o", tmp_path / f"c{suffix}", "--activation", "sine", "--render", picture)
+    strange = command("edit", editor, file, "-o", tmp_path / f"d{suffix}", "--activation", "relu", code=2)
+    assert "built for sine; got 'relu'" in strange
     wrong = command("edit", editor, file, "-o", tmp_path / "b.onnx", code=2)
     assert wrong.startswith("error: out: expected the format of")
 
@@ -275,6 +280,16 @@ def test_embed(digits: Zoo, classifier: Path, tmp_path: Path, command: Command) 
     command("embed", classifier, tmp_path / "a.pt", "-o", tmp_path / "files.npz")
     assert np.load(tmp_path / "files.npz")["names"].tolist() == [str(tmp_path / "a.pt")]
     assert "ends in .npz" in command("embed", classifier, digits.path, "-o", "x.csv", code=2)
+    nowhere = command("embed", classifier, digits.path, "-o", tmp_path / "none" / "x.npz", code=2)
+    assert nowhere == f"error: out: expected an existing directory, got {tmp_path / 'none'}; make it first\n"
+
+
+def test_a_column_may_not_take_the_place_of_embeddings(digits: Zoo, classifier: Path, tmp_path: Path) -> None:
+    writer = ZooWriter(tmp_path, kind="inr", arguments={})
+    writer.append(digits.architecture, digits.batch([0]).parameters, {"index": torch.tensor([7]), "split": ["test"]})
+    writer.finish()
+    with pytest.raises(ScaleGMNError, match="column 'index'"):
+        embed_zoo(load(classifier), tmp_path)
 
 
 def test_evaluate(digits: Zoo, classifier: Path, invariant: Path, command: Command) -> None:
@@ -288,6 +303,19 @@ def test_evaluate(digits: Zoo, classifier: Path, invariant: Path, command: Comma
     assert loose["largest_change"] > 1e-2
     assert "on transformed copies" in command("evaluate", invariant, "--transform")
     assert "split: " in command("evaluate", classifier, "--split", "tset", code=2)
+
+
+def test_evaluate_asks_about_the_zoo_of_the_run(
+    digits: Zoo, mixed: Zoo, classifier: Path, tmp_path: Path, command: Command
+) -> None:
+    shutil.copytree(classifier, tmp_path / "run")
+    config = json.loads((classifier / "config.json").read_text())
+    config["zoo"]["sha256"] = mixed.header["sha256"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert "is not the zoo that the run was trained on" in command("evaluate", tmp_path / "run", code=2)
+    asked = json.loads(command("evaluate", tmp_path / "run", "--zoo", digits.path, "--json"))
+    assert asked["networks"] == len(digits.split("test"))
+    assert "--seed" in command("evaluate", classifier, "--transform", "--seed", "-1", code=2)
 
 
 def test_evaluate_against_another_run(classifier: Path, invariant: Path, editor: Path, command: Command) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +28,20 @@ from scalegmn.groups import PositiveScale, Sign, Trivial
 from scalegmn.networks import Networks
 from scalegmn.zoo.augment import MoveAugment, NoiseAugment, ScaleAugment
 from scalegmn.zoo.build import Fit, build_inr_zoo
+from scalegmn.zoo.cnn import Budget, build_cnn_zoo
 from scalegmn.zoo.images import Images, load_images
 from scalegmn.zoo.splits import select
 from scalegmn.zoo.store import Zoo
 from scalegmn.zoo.verify import verify
+from scalegmn.zoo.writer import header_hash
 
 DIGITS = load_images("digits")
 QUICK = Fit(hidden=(8,), steps=5)
+LARGE = Images("large", DIGITS.pixels[:40].repeat(4, 1).repeat(4, 2), DIGITS.labels[:40], np.arange(40) >= 30)
+BUILDERS: dict[str, Callable[[Images, Path], Zoo]] = {
+    "inr": partial(build_inr_zoo, fit=QUICK, count=10),
+    "cnn": partial(build_cnn_zoo, count=2, budget=Budget(batch=4, steps=(1, 2))),
+}
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -193,6 +206,49 @@ def test_other_arguments_for_the_same_directory_are_refused(tmp_path: Path) -> N
     with pytest.raises(ScaleGMNError, match=r"made with steps=5, now steps=6; give another directory"):
         build_inr_zoo(DIGITS, tmp_path, fit=Fit(hidden=(8,), steps=6), count=10)
     assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", BUILDERS)
+def test_other_images_for_the_same_directory_are_refused(tmp_path: Path, kind: str) -> None:
+    build = BUILDERS[kind]
+    build(LARGE, tmp_path)
+    other = [
+        replace(LARGE, pixels=LARGE.pixels // 2),
+        replace(LARGE, labels=LARGE.labels[::-1]),
+        replace(LARGE, test=LARGE.test[::-1]),
+    ]
+    for images in other:
+        with pytest.raises(ScaleGMNError, match="holds a zoo made with images_sha256="):
+            build(images, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"), [("inr", LARGE.pixels.tobytes() + LARGE.labels.tobytes()), ("cnn", LARGE.pixels.tobytes())]
+)
+def test_zoos_that_say_less_about_their_images_are_recognised(tmp_path: Path, kind: str, seen: bytes) -> None:
+    BUILDERS[kind](LARGE, tmp_path)
+    path = tmp_path / "zoo.json"
+    header = json.loads(path.read_text())
+    header["arguments"]["images_sha256"] = hashlib.sha256(seen).hexdigest()
+    path.write_text(json.dumps({**header, "sha256": header_hash(header)}))
+    before = content(tmp_path)
+    assert len(BUILDERS[kind](LARGE, tmp_path)) == header["networks"]
+    assert content(tmp_path) == before
+
+
+def test_a_damaged_header_is_one_line(tmp_path: Path) -> None:
+    build_inr_zoo(DIGITS, tmp_path, fit=QUICK, count=10)
+    for damage in ("", "{", "[]", "{}"):
+        (tmp_path / "zoo.json").write_text(damage)
+        with pytest.raises(ScaleGMNError, match=r"zoo\.json is damaged; delete the zoo"):
+            build_inr_zoo(DIGITS, tmp_path, fit=QUICK, count=10)
+
+
+@pytest.mark.parametrize("name", ["lr", "psnr", "w0"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_settings_are_finite(name: str, value: float) -> None:
+    with pytest.raises(ScaleGMNError, match=f"{name}: expected a finite number, got {value}"):
+        Fit(**{name: value})
 
 
 def test_memory_does_not_grow_with_the_count(tmp_path: Path) -> None:

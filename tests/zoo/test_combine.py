@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scalegmn.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
 from scalegmn.zoo.build import Fit, build_inr_zoo
 from scalegmn.zoo.cnn import Budget, build_cnn_zoo
@@ -15,6 +16,7 @@ from scalegmn.zoo.images import Images, load_images
 from scalegmn.zoo.splits import select
 from scalegmn.zoo.store import Zoo
 from scalegmn.zoo.verify import verify
+from scalegmn.zoo.writer import Column, ZooWriter
 
 DIGITS = load_images("digits")
 QUICK = Fit(hidden=(8,), steps=3)
@@ -72,6 +74,34 @@ def test_images_of_several_zoos_follow_each_other(views: Zoo, tmp_path: Path) ->
     assert torch.equal(both.images(range(len(views), len(both))), other.images())
 
 
+def _labelled(path: Path, labels: Column) -> Zoo:
+    architecture = Architecture.mlp([2, 3, 1])
+    writer = ZooWriter(path, kind="example", arguments={})
+    rows = torch.randn(len(labels), architecture.parameters)
+    writer.append(architecture, rows, {"label": labels, "split": ["train"] * len(labels)})
+    writer.finish()
+    return Zoo.open(path)
+
+
+def test_names_and_numbers_do_not_mix(tmp_path: Path) -> None:
+    zoos = [_labelled(tmp_path / "a", torch.tensor([7, 8])), _labelled(tmp_path / "b", ["cat", "dog"])]
+    for sources in (zoos, zoos[::-1]):
+        with pytest.raises(ScaleGMNError, match=r"column 'label' of .* holds names in one and numbers in the other"):
+            combine(sources, tmp_path / "out")
+    writer = ZooWriter(tmp_path / "c", kind="example", arguments={})
+    architecture = Architecture.mlp([2, 3, 1])
+    writer.append(architecture, torch.zeros(1, architecture.parameters), {"label": ["cat"]})
+    with pytest.raises(ScaleGMNError, match="column 'label': expected names as in the shards before, got numbers"):
+        writer.append(architecture, torch.zeros(1, architecture.parameters), {"label": torch.tensor([1])})
+
+
+def test_an_image_is_not_for_training_here_and_for_the_test_there(tmp_path: Path) -> None:
+    one, other = (build_inr_zoo(DIGITS, tmp_path / str(s), fit=QUICK, count=300, seed=s) for s in (0, 1))
+    with pytest.raises(ScaleGMNError, match=r"\d+ training images of .* are validation or test images of"):
+        combine([one, other], tmp_path / "both")
+    assert combine([one, other], tmp_path / "both", where={"split": "train"}).splits == ("train",)
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [
@@ -84,6 +114,7 @@ def test_images_of_several_zoos_follow_each_other(views: Zoo, tmp_path: Path) ->
 def test_refusals(views: Zoo, tmp_path: Path, where: dict[str, str], message: str) -> None:
     with pytest.raises(ScaleGMNError, match=message):
         combine([views], tmp_path / "out", where=where)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

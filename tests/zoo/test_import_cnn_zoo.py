@@ -48,9 +48,10 @@ def cnn_zoo(networks: int = 20) -> tuple[Files, np.ndarray, list[dict[str, str]]
     for i in range(len(weights)):
         kind = ("relu", "tanh")[(i // len(STEPS)) % 2]
         rows.append({
-            "": str(i), "modeldir": f"/path/{i}", "step": str(STEPS[i % len(STEPS)]), "test_accuracy": f"{i / 1000}",
-            "test_loss": "" if i == 17 else "2.25", "config.activation": kind, "config.optimizer": "adam",
-            "config.l2reg": "1e-05", "config.w_init": "he_normal",
+            "": str(i), "modeldir": f"/path/{i // len(STEPS)}", "step": str(STEPS[i % len(STEPS)]),
+            "test_accuracy": f"{i / 1000}", "test_loss": "" if i == 17 else "2.25",
+            "config.activation": kind, "config.optimizer": "adam", "config.l2reg": "1e-05",
+            "config.w_init": "he_normal",
         })  # fmt: skip
     table = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
     buffer = io.BytesIO()
@@ -107,6 +108,28 @@ def test_cnn_zoo_filters(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         kept = {round(v, 4) for v in relu.column("test_accuracy")[relu.split(split)].tolist()}
         assert kept <= {round(v, 4) for v in both.column("test_accuracy")[both.split(split)].tolist()}
+
+
+def test_checkpoints_of_a_network_are_in_one_split(tmp_path: Path) -> None:
+    source = as_zip(cnn_zoo()[0], tmp_path / "s")
+    final = import_cnn_zoo(source, tmp_path / "final")
+    every = import_cnn_zoo(source, tmp_path / "every", final_only=False)
+    networks = [(zoo.column("test_accuracy") * 1000).round().long() // len(STEPS) for zoo in (final, every)]
+    split_of = dict(zip(networks[0].tolist(), final.column("split").tolist(), strict=True))
+    assert [split_of[n] for n in networks[1].tolist()] == every.column("split").tolist()
+    assert "earlier checkpoints go with their final network" in every.header["notes"]["splits"]
+    assert "modeldir" not in every.columns
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [(b"modeldir", b"folder", "expected a column modeldir"), (b"/path/1,", b"/path/0,", "one checkpoint of step 86")],
+)
+def test_checkpoints_without_a_network_are_refused(tmp_path: Path, old: bytes, new: bytes, complaint: str) -> None:
+    files = cnn_zoo(3)[0]
+    table = gzip.decompress(files["cifar10/metrics.csv.gz"]).replace(old, new)
+    source = as_zip(files | {"cifar10/metrics.csv.gz": gzip.compress(table)}, tmp_path / "s")
+    refused_by(tmp_path, lambda out: import_cnn_zoo(source, out, final_only=False), complaint)
 
 
 def test_cnn_zoo_keeps_the_published_split(tmp_path: Path) -> None:

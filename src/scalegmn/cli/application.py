@@ -81,6 +81,9 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         # The reader went away; the interpreter must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERNAL_ERROR
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        return _fail(BAD_INPUT, f"error: {where}{error.strerror or error}", debug)
     except Exception as error:
         hint = "" if debug else " (run again with --debug for the traceback)"
         return _fail(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}{hint}", debug)

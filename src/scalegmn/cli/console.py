@@ -7,7 +7,10 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from scalegmn.errors import ScaleGMNError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,9 +37,33 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def check_out(out: Path, *suffixes: str, option: str = "out") -> None:
+    """Complain about a file that cannot be written before there is anything to write.
+
+    Arguments:
+        out: the file.
+        suffixes: how its name may end.
+        option: what the command line calls it.
+    """
+    if out.suffix.lower() not in suffixes:
+        raise ScaleGMNError(f"{option}: expected a name that ends in {suffixes[0]}, got {out.name}")
+    if not out.parent.is_dir():
+        raise ScaleGMNError(f"{option}: expected an existing directory, got {out.parent}; make it first")
+
+
 def note(message: str) -> None:
     """Write one plain line to stderr."""
     sys.stderr.write(message + "\n")
+
+
+def number(value: float | None, form: str = ".4g") -> str:
+    """Write a number for people; `-` where there is none.
+
+    Example:
+        >>> number(0.5), number(None), number(float("nan"))
+        ('0.5', '-', '-')
+    """
+    return "-" if value is None or math.isnan(value) else format(value, form)
 
 
 def print_json(value: Json) -> None:
@@ -49,17 +76,9 @@ def print_json(value: Json) -> None:
           "loss": null
         }
     """
-    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+    from scalegmn.zoo.schema import strict
 
-
-def _finite(value: Json) -> Json:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(entry) for entry in value]
-    return value
+    sys.stdout.write(json.dumps(strict(value), indent=2, allow_nan=False) + "\n")
 
 
 def track(items: Iterable[T], description: str, *, total: int | None = None) -> Iterator[T]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import note
+from scalegmn.cli.console import check_out, note
 
 
 @app.command(epilog=examples("scalegmn edit runs/dilation digit.pt -o thick.pt --render thick.png"))
@@ -17,6 +17,9 @@ def edit(
     file: Annotated[Path, typer.Argument(help="A checkpoint (.pt, .pth, .safetensors).", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the edited checkpoint.")],
     render: Annotated[Path | None, typer.Option(help="Write a picture: before and after.")] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="Of the checkpoint, where the model knows several of these shapes.")
+    ] = None,
 ) -> None:
     """Edit a checkpoint; the result has the same format and names."""
     from scalegmn.convert.files import write
@@ -25,14 +28,14 @@ def edit(
 
     if out.suffix != file.suffix:
         raise ScaleGMNError(f"out: expected the format of {file.name}, {file.suffix or 'no suffix'}, got {out.name}")
-    if render is not None and render.suffix.lower() != ".png":
-        raise ScaleGMNError(f"render: expected a name that ends in .png, got {render.name}")
+    if render is not None:
+        check_out(render, ".png", option="render")
     trained = load(run)
-    state = trained.edit(file)
+    state = trained.edit(file, activation=activation)
     write(state, out)
     note(f"wrote {out}")
     if render is not None:
         from scalegmn.training.picture import before_and_after
 
-        before_and_after(trained, file, state, render)
+        before_and_after(trained, file, state, render, activation=activation)
         note(f"wrote {render}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import note
+from scalegmn.cli.console import check_out, note
 
 
 @app.command(epilog=examples("scalegmn embed RUN zoos/digits -o embeddings.npz", "scalegmn embed RUN *.pt -o mine.npz"))
@@ -31,8 +31,7 @@ def embed(
     from scalegmn.training.embedding import embed_zoo
     from scalegmn.training.trained import load
 
-    if out.suffix != ".npz":
-        raise ScaleGMNError(f"out: expected a name that ends in .npz, got {out.name}")
+    check_out(out, ".npz")
     trained = load(run)
     arrays: dict[str, Any]
     if any(source.is_dir() for source in sources):

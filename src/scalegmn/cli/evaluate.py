@@ -26,7 +26,7 @@ def evaluate(
     ] = False,
     against: Annotated[Path | None, typer.Option(help="Another run: how much they differ, and how surely.")] = None,
     zoo: Annotated[Path | None, typer.Option(help="Another zoo than the one it was trained on.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random copies.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random copies.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare a model's answers with the truth.
@@ -38,29 +38,32 @@ def evaluate(
     from dataclasses import asdict
 
     from scalegmn.errors import ScaleGMNError
+    from scalegmn.training.data import open_zoo
     from scalegmn.training.evaluation import compare
     from scalegmn.training.trained import load
+    from scalegmn.zoo.store import Zoo
 
     trained = load(run)
-    where = zoo or Path(trained.config["recipe"]["zoo"])
-    plain = trained.evaluate(where, split)
+    config = trained.config
+    asked = Zoo.open(zoo) if zoo is not None else open_zoo(config["recipe"]["zoo"], config["zoo"]["sha256"])
+    plain = trained.evaluate(asked, split)
     answer: dict[str, Any] = {
         "run": str(run),
-        "model": trained.config["model"]["name"],
+        "model": config["model"]["name"],
         "task": trained.task.name,
         "split": split,
         "networks": len(plain.targets),
         "metrics": plain.metrics,
     }
     if transform:
-        moved = trained.evaluate(where, split, transform_seed=seed)
+        moved = trained.evaluate(asked, split, transform_seed=seed)
         change = float((moved.outputs - plain.outputs).abs().max())
         answer |= {"transformed": moved.metrics, "largest_change": change}
     if against is not None:
         rival = load(against)
         if rival.task.to_json() != trained.task.to_json():
             raise ScaleGMNError(f"against: expected a run of the same task on the same zoo as {run}; got {against}")
-        theirs = rival.evaluate(where, split)
+        theirs = rival.evaluate(asked, split)
         differences = {name: asdict(d) for name, d in compare(trained.task, plain, theirs).items()}
         answer["against"] = {"run": str(against), "metrics": theirs.metrics, "differences": differences}
     if as_json:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import note, stdout
+from scalegmn.cli.console import check_out, note, stdout
 
 
 @app.command(epilog=examples("scalegmn report runs/digits-*", "scalegmn report runs/sweep-scalegmn -o sweep.html"))
@@ -20,17 +20,15 @@ def report(
     title: Annotated[str, typer.Option(help="Of the page.")] = "Report",
     zoo: Annotated[Path | None, typer.Option(help="Where the zoo is now, if it was moved.", show_default=False)] = None,
     networks: Annotated[int, typer.Option(min=1, help="Ask the models about so many networks at most.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Of the random copies.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random copies.")] = 0,
 ) -> None:
     """Write one self-contained HTML page about runs.
 
     It has the results with mean and standard deviation over seeds, learning curves, confusion matrices or scatter
     plots, INRs before and after editing, and how answers change on copies of networks that compute the same functions.
     """
-    from scalegmn.errors import ScaleGMNError
     from scalegmn.report.build import write_report
 
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise ScaleGMNError(f"out: expected a name that ends in .html, got {out.name}")
+    check_out(out, ".html", ".htm")
     write_report(runs, out, title=title, zoo=zoo, networks=networks, seed=seed, progress=note)
     stdout().print(str(out), markup=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import note, print_json, stdout
+from scalegmn.cli.console import note, number, print_json, stdout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries, time or "
+            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries or "
             "distributions.",
             show_default=False,
         ),
@@ -119,8 +119,8 @@ def _train(todo: Sequence[Job], place: Place, runs: Path, results: Path, jobs: i
         if run.finished and name not in told:
             told.add(name)
             found = run.results()
-            value = found["test"][found["metric"]]
-            note(f"{name}: {found['metric']} {value:.4f} after {found['seconds']:.0f} s")
+            value = number(found["test"][found["metric"]], ".4f")
+            note(f"{name}: {found['metric']} {value} after {found['seconds']:.0f} s")
 
     perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
 

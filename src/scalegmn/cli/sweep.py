@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import note, print_json, stdout
+from scalegmn.cli.console import note, number, print_json, stdout
 
 if TYPE_CHECKING:
     from scalegmn.training.sweep import Outcome, Point
@@ -51,7 +51,7 @@ def sweep(
 
     def done(point: Point, outcome: Outcome) -> None:
         outcomes[point] = outcome
-        result = outcome.get("error") or f"val {outcome['metric']} {outcome['val'][outcome['metric']]:.4g}"
+        result = outcome.get("error") or f"val {outcome['metric']} {number(outcome['val'][outcome['metric']])}"
         note(f"{len(outcomes)}/{len(todo)}  {' '.join(point.changes)}  seed {point.seed}  {result}")
 
     if ray is None:
@@ -82,4 +82,5 @@ def _show(rows: list[dict[str, Any]], keys: list[str]) -> None:
 
 
 def _spread(value: dict[str, float | None]) -> str:
-    return "-" if value["mean"] is None else f"{value['mean']:.4f} ± {value['std']:.4f}"
+    mean = number(value["mean"], ".4f")
+    return mean if mean == "-" else f"{mean} ± {number(value['std'], '.4f')}"

@@ -62,8 +62,8 @@ def verify(zoo: ZooPath) -> None:
 def show(
     zoo: ZooPath,
     plot: Annotated[Path, typer.Option(help="The PNG to write.", show_default=False)],
-    count: Annotated[int, typer.Option(help="How many networks.")] = 24,
-    seed: Annotated[int, typer.Option(help="Which networks.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="How many networks.")] = 24,
+    seed: Annotated[int, typer.Option(min=0, help="Which networks.")] = 0,
 ) -> None:
     """Draw a sheet of implicit representations next to the images that they were fitted to."""
     from scalegmn.zoo.plots import plot_sheet
@@ -91,8 +91,9 @@ def combine(
     from scalegmn.zoo.store import Zoo
 
     pairs = [text.partition("=") for text in where or ()]
-    if not all(name and equals for name, equals, _ in pairs):
-        raise ScaleGMNError(f"where: expected column=value such as view=0, got {(where or [''])[0]!r}")
+    for name, equals, value in pairs:
+        if not (name and equals):
+            raise ScaleGMNError(f"where: expected column=value such as view=0, got {name + equals + value!r}")
     zoo = write([Zoo.open(path) for path in zoos], out, where={name: value for name, _, value in pairs})
     stdout().print(f"{out}: {len(zoo):,} networks", markup=False)
 

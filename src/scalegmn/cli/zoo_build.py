@@ -22,7 +22,7 @@ ImagesName = Annotated[
 ]
 Root = Annotated[Path | None, typer.Option(help="The folder of the image files.", show_default=False)]
 Grey = Annotated[bool, typer.Option("--grey", help="Take the mean of the colours.")]
-Seed = Annotated[int, typer.Option(help="Decides everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Decides everything random.")]
 
 
 @build_app.command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -82,16 +81,3 @@ def sample(zoo: Zoo, split: str, limit: int) -> Tensor:
         return indices
     chosen = torch.randperm(len(indices), generator=torch.Generator().manual_seed(0))[:limit]
     return indices[chosen.sort().values]
-
-
-def open_zoo(path: Path, sha256: str) -> Zoo:
-    """The zoo of a run, if it is still there and still the same.
-
-    Arguments:
-        path: Of its directory.
-        sha256: What the run noted about its content.
-    """
-    zoo = Zoo.open(path)
-    if zoo.header["sha256"] != sha256:
-        raise ScaleGMNError(f"zoo: {path} is not the zoo that the runs were trained on")
-    return zoo

@@ -12,10 +12,11 @@ from ..errors import ScaleGMNError
 from ..networks import Networks
 from ..tasks import Editing
 from ..tasks.base import each_architecture
+from ..training.data import open_zoo
 from ..training.trained import WEIGHTS, load
 from ..zoo.files import write_atomically
 from ..zoo.store import Zoo
-from .audit import Audit, audit, open_zoo, sample
+from .audit import Audit, audit, sample
 from .collect import Section, Series, collect
 
 SHEET = 10

@@ -126,7 +126,7 @@ def changes(found: Sequence[tuple[int, str, Tensor]]) -> str:
     Arguments:
         found: Of each series its index, its label and the largest change of an output of each network (N,).
     """
-    positive = [v for _, _, t in found for v in t[t > 0].tolist()]
+    positive = [v for _, _, t in found for v in t[(t > 0) & t.isfinite()].tolist()]
     low = 10.0 ** math.floor(math.log10(min(positive))) if positive else 1e-8
     high = 10.0 ** math.ceil(math.log10(max(positive) * 1.0001)) if positive else 1.0
     row, width, top = 46.0, 460.0, 6.0
@@ -139,8 +139,10 @@ def changes(found: Sequence[tuple[int, str, Tensor]]) -> str:
     ]
     for position, (index, label, values) in enumerate(found):
         y = top + position * row + 30
-        ends = torch.quantile(values.double(), torch.tensor([0, 0.25, 0.5, 0.75, 1], dtype=torch.float64)).tolist()
-        a, b, c, d, e = (x(min(max(v, low), high)) for v in ends)
+        # What is infinite or no number stands at the end of the axis.
+        within = values.double().nan_to_num(high, high).clamp(low, high)
+        parts_of = torch.tensor([0, 0.25, 0.5, 0.75, 1], dtype=torch.float64)
+        a, b, c, d, e = map(x, torch.quantile(within, parts_of).tolist())
         ink = colour(index)
         level = f'y1="{y:g}" y2="{y:g}" stroke="{ink}"'
         parts.append(

@@ -172,14 +172,14 @@ def percent(value: float) -> str:
 
 
 def spread(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Mean and standard deviation; of one value only itself.
+    """Mean and standard deviation; of one value only itself, and nothing where one is no number.
 
     >>> spread([0.5, 0.7], percent)
     '60.0 ± 14.1 %'
-    >>> spread([0.25], str), spread([], str)
-    ('0.25', '-')
+    >>> spread([0.25], str), spread([], str), spread([0.5, math.nan], str)
+    ('0.25', '-', '-')
     """
-    if not values:
+    if not values or any(map(math.isnan, values)):
         return "-"
     mean = text(statistics.fmean(values))
     if len(values) == 1:

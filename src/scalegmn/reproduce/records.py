@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ScaleGMNError
+from ..training.data import open_zoo
 from ..training.recipe import Recipe, make_recipe
-from ..training.run import Run, strict
+from ..training.run import Run
 from ..training.state import read_json, write_json
 from ..training.trained import load
+from ..zoo.schema import strict
 from .experiments import Dataset, Method
 
 
@@ -61,7 +63,8 @@ def write_record(folder: Path, dataset: Dataset, method: Method, seed: int, run:
     """Make the record of a finished run."""
     results, config = run.results(), read_json(run.path / "config.json")
     recipe = run.recipe().to_dict()
-    copies = load(run.path).evaluate(recipe["zoo"], "test", transform_seed=0)
+    zoo = open_zoo(recipe["zoo"], config["zoo"]["sha256"])
+    copies = load(run.path).evaluate(zoo, "test", transform_seed=0)
     recipe["zoo"] = dataset.zoo
     record = Record(
         dataset.name,

@@ -56,7 +56,6 @@ _REGRESSORS = ("statnn", "gmn", "nfn-np", "nfn-hnp", "ng-gnn", "scalegmn", "scal
 _EDITORS = (
     "mlp",
     "dws",
-    "dws-long",
     "nfn-np",
     "nfn-hnp",
     "ng-gnn",
@@ -172,12 +171,6 @@ TABLES = {
                 "scalegmn-b",
             ),
             moved=True,
-        ),
-        Table(
-            "time",
-            "Three times the time: test accuracy in percent",
-            ("fashion-mnist",),
-            tuple(name for m in ("gmn", "dws-augmented", "scalegmn", "scalegmn-b") for name in (m, f"{m}-long")),
         ),
         Table(
             "distributions",

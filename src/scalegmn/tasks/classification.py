@@ -57,13 +57,14 @@ class Classification(Task):
 
     def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:
         """Positions in `classes` (B,)."""
-        values = zoo.column(self.column)[indices].long()
-        known = torch.tensor(self.classes)
-        found = torch.searchsorted(known, values).clamp(max=len(known) - 1)
-        strange = values[known[found] != values]
-        if len(strange):
-            raise ScaleGMNError(f"column {self.column!r}: expected one of {self.classes}, got {strange[0].item()}")
-        return found
+        values, place = zoo.column(self.column)[indices].unique(return_inverse=True)
+        # Another zoo may number its names otherwise.
+        names, labels = zoo.categories(self.column), self.names or self.classes
+        words = [names[value] for value in values.tolist()] if names else values.tolist()
+        strange = [word for word in words if word not in labels]
+        if strange:
+            raise ScaleGMNError(f"column {self.column!r}: expected one of {labels}, got {strange[0]!r}")
+        return torch.tensor([labels.index(word) for word in words], dtype=torch.long)[place]
 
     def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
         """Logits (B, classes)."""

@@ -49,6 +49,12 @@ class Regression(Task):
         values = zoo.column(column)
         if zoo.categories(column):
             raise ScaleGMNError(f"regression: column {column!r} holds names; expected numbers")
+        bad = values.isfinite().logical_not().nonzero()
+        if len(bad):
+            first = int(bad[0])
+            raise ScaleGMNError(
+                f"regression: column {column!r}: network {first} has {values[first].item()}; expected finite numbers"
+            )
         training = values[zoo.split("train")].double()
         if sigmoid and not (values.min() >= 0 and values.max() <= 1):
             raise ScaleGMNError(

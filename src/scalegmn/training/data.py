@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -69,6 +70,19 @@ class Stream:
         return self._order(epoch)[position * self.batch : (position + 1) * self.batch]
 
 
+def open_zoo(path: str | Path, sha256: str) -> Zoo:
+    """The zoo of a run, if it is still there and still the same.
+
+    Arguments:
+        path: Of its directory.
+        sha256: What the run noted about its content.
+    """
+    zoo = Zoo.open(path)
+    if zoo.header["sha256"] != sha256:
+        raise ScaleGMNError(f"zoo: {path} is not the zoo that the run was trained on; build that one again")
+    return zoo
+
+
 def fetch(zoo: Zoo, indices: Tensor) -> Batch:
     """Networks of a zoo with any number of architectures; its `indices` stand in the order of the networks."""
     return Batches(zoo, indices, max(len(indices), 1))[0]
@@ -84,10 +98,11 @@ def present(
         canonical: Which freedom is removed beforehand.
         device: Where to bring them; where they are, if omitted.
     """
+    # In this order: canonical forms compute in float64, which not every device has.
     form = _FORMS[canonical]
     if isinstance(networks, Networks):
-        return form(networks.to(device))
-    return [form(batch.to(device)) for batch in networks]
+        return form(networks).to(device)
+    return [form(batch).to(device) for batch in networks]
 
 
 def listed(networks: Networks | Sequence[Networks]) -> list[Networks]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import ScaleGMNError
 from ..zoo.store import Zoo
 from .data import fetch, listed
 from .trained import Trained
@@ -28,6 +29,9 @@ def embed_zoo(
         `embeddings` (N, d), `index` (N,) and one array per column of the table.
     """
     zoo = zoo if isinstance(zoo, Zoo) else Zoo.open(zoo)
+    for name in ("embeddings", "index"):
+        if name in zoo.columns:
+            raise ScaleGMNError(f"embed: {zoo.path} has a column {name!r}, which would replace the result's own")
     indices = torch.arange(len(zoo)) if split is None else zoo.split(split)
     rows, order = [], []
     for start in range(0, len(indices), batch):

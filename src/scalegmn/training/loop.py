@@ -43,6 +43,10 @@ PREPARE_NETWORKS = 4096
 SECONDS_BETWEEN_CHECKPOINTS = 2.0
 
 
+class DivergedError(ScaleGMNError):
+    """The loss of a run became infinite or no number at all."""
+
+
 class Objective(nn.Module):
     """Model and loss as one module, so that its forward pass is all that a process or a compiler needs to wrap."""
 
@@ -71,6 +75,8 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, progress: Pr
     run = Run(Path(out))
     with ExitStack() as held, world(recipe.training.device) as together:
         zoo = Zoo.open(recipe.zoo)
+        # Better now than at the first validation.
+        zoo.split("val")
         task = task_class(recipe.task.name).from_zoo(zoo, **recipe.task.options)
         together.once(lambda: run.begin(recipe, task, zoo, resume=resume))
         if together.once(lambda: run.finished):
@@ -126,10 +132,11 @@ class Trainer:
         self.steps = self.settings.steps or self.settings.epochs * self.stream.epoch_steps
         self.every = self.settings.validate_every or self.stream.epoch_steps
         torch.manual_seed(seed_for(recipe.seed, PREPARE))
-        self.model = build_model(recipe.model.name, recipe.model.options, task, zoo.architectures).to(together.device)
+        self.model = build_model(recipe.model.name, recipe.model.options, task, zoo.architectures)
         # Processor time does not run while the machine is busy with something else.
         self._clock = time.process_time if self.settings.clock == "cpu" else time.perf_counter
         self.counters = Counters(seconds=self._prepare())
+        self.model.to(together.device)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay
         )
@@ -141,12 +148,15 @@ class Trainer:
         self._saved, self._written = 0.0, 0
 
     def _prepare(self) -> float:
-        """Show the model a sample of the training networks; some train on it, so it counts as time spent."""
+        """Show the model a sample of the training networks; some train on it, so it counts as time spent.
+
+        This happens on the CPU, for the same result on every device.
+        """
         began = self._clock()
         generator = torch.Generator().manual_seed(seed_for(self.seed, PREPARE))
         chosen = torch.randperm(len(self.stream.indices), generator=generator)[:PREPARE_NETWORKS]
         networks = fetch(self.zoo, self.stream.indices[chosen]).networks
-        self.model.prepare(listed(present(networks, self.recipe.canonical, self.world.device)))
+        self.model.prepare(listed(present(networks, self.recipe.canonical)))
         return self._clock() - began
 
     def _objective(self) -> nn.Module:
@@ -167,6 +177,7 @@ class Trainer:
         self.progress.begin(self.steps, self.counters.step, self.stream.epoch_steps)
         self._saved = time.perf_counter()
         self._began = self._clock() - self.counters.seconds
+        self._read_clock()
         while self.counters.step < self.steps and not self.counters.stopped:
             self._step()
             step = self.counters.step
@@ -197,7 +208,7 @@ class Trainer:
         self.counters.networks += len(mine)
         # Summed where it is: to read it would make the processor wait for the device.
         self.loss += loss.detach() * len(mine)
-        self.progress.step(self.counters.step, len(indices), self._fraction())
+        self.progress.step(self.counters.step, len(indices))
 
     def _inputs(self, networks: Networks | Sequence[Networks], step: int) -> Networks | list[Networks]:
         generator = torch.Generator().manual_seed(seed_for(self.seed, AUGMENT, step, self.world.rank))
@@ -214,13 +225,16 @@ class Trainer:
             return fraction
         return max(fraction, min(1.0, self.counters.seconds / (60 * self.settings.minutes)))
 
-    def _check_time(self) -> None:
+    def _read_clock(self) -> None:
         self.counters.seconds = self._clock() - self._began
         if self.settings.minutes is not None:
-            # All processes must see the same clock, or they would part.
+            # Time then decides learning rates and the end: all processes must see the same clock, or they would part.
             self.counters.seconds = self.world.once(lambda: self.counters.seconds)
-            if self.counters.seconds >= 60 * self.settings.minutes:
-                self.counters.stopped = "minutes"
+
+    def _check_time(self) -> None:
+        self._read_clock()
+        if self.settings.minutes is not None and self.counters.seconds >= 60 * self.settings.minutes:
+            self.counters.stopped = "minutes"
 
     # -- validation and checkpoints ----------------------------------------------------------------------------
 
@@ -229,7 +243,7 @@ class Trainer:
         c = self.counters
         loss = self.world.total(c.loss) / max(self.world.total(c.networks), 1)
         if not math.isfinite(loss):
-            raise ScaleGMNError(
+            raise DivergedError(
                 f"training: the loss became {loss} before step {c.step}; "
                 f"try a smaller training.lr than {self.settings.lr:g}, or more training.warmup"
             )
@@ -260,10 +274,10 @@ class Trainer:
         self.loss.zero_()
 
     def _report(self, values: dict[str, float], improved: bool) -> None:
+        self._read_clock()
         if not self.world.main:
             return
         c = self.counters
-        c.seconds = self._clock() - self._began
         record = {"step": c.step, "epoch": c.step / self.stream.epoch_steps, **values, "best": improved}
         rate = {"lr": self.optimizer.param_groups[0]["lr"], "networks_per_second": round(self.progress.rate, 1)}
         self.run_directory.log({**record, **rate, "seconds": round(c.seconds, 3)})

@@ -50,18 +50,16 @@ class Progress:
             self.bar.start()
             self.bar.add_task(self.label, total=total, completed=step, rate="")
 
-    def step(self, step: int, networks: int, fraction: float) -> None:
+    def step(self, step: int, networks: int) -> None:
         """One step was done.
 
         Arguments:
             step: Steps done.
             networks: Of this step.
-            fraction: How much of the training is done, by steps or by time.
         """
         now = time.perf_counter()
         start, seen = self._began or (now, 0)
         self._began = (start, seen + networks)
-        self._fraction = fraction
         if self.bar is not None:
             rate = f"{self.rate:,.0f} networks/s"
             epoch = f"{self.label} epoch {step / self.epoch_steps:.1f}"

@@ -16,6 +16,7 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -127,15 +128,22 @@ class Recipe(Table):
         kind = task_class(task.name)
         return Choice(name=task.name, **validated(f"task {task.name!r}", kind.from_zoo, task.options))
 
-    @model_validator(mode="after")
-    def _model(self) -> Recipe:
-        head = task_class(self.task.name).head
-        known = card(self.model.name)
+    @field_validator("model")
+    @classmethod
+    def _model(cls, model: Choice, info: ValidationInfo) -> Choice:
+        known = card(model.name)
+        if "task" not in info.data:
+            return model
+        task = info.data["task"].name
+        head = task_class(task).head
         builder = known.equivariant if head == "equivariant" else known.invariant
         if builder is None:
-            raise ScaleGMNError(f"model {known.name!r} has no {head} head, which task {self.task.name!r} needs")
-        validated(f"model {known.name!r}", builder, self.model.options)
-        if self.training.move and head == "equivariant":
+            raise ScaleGMNError(f"model {known.name!r} has no {head} head, which task {task!r} needs")
+        return Choice(name=model.name, **validated(f"model {known.name!r}", builder, model.options))
+
+    @model_validator(mode="after")
+    def _move(self) -> Recipe:
+        if self.training.move and task_class(self.task.name).head == "equivariant":
             raise ScaleGMNError(f"training.move: expected 0 for task {self.task.name!r}, whose targets would not move")
         return self
 
@@ -263,8 +271,13 @@ def to_toml(values: Mapping[str, Any]) -> str:
     lr = 0.001
     compile = false
     """
-    lines = [f"{k} = {json.dumps(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
+    lines = [f"{k} = {_value(v)}" for k, v in values.items() if not isinstance(v, Mapping)]
     for name, table in values.items():
         if isinstance(table, Mapping):
-            lines += ["", f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in table.items() if v is not None)]
+            lines += ["", f"[{name}]", *(f"{k} = {_value(v)}" for k, v in table.items() if v is not None)]
     return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    # The only control character that JSON leaves as it is; TOML wants it escaped as well.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

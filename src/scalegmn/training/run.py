@@ -12,7 +12,6 @@ lock                 held by the process that trains here
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from ..architecture import Architecture
 from ..errors import ScaleGMNError
 from ..tasks import Task
 from ..zoo.files import alone, write_atomically
-from ..zoo.schema import architecture_to_json
+from ..zoo.schema import architecture_to_json, strict
 from ..zoo.store import Zoo
 from .recipe import Recipe, make_recipe
 from .state import append_line, read_json, read_lines, write_json, write_lines, write_tensors
@@ -71,11 +70,11 @@ class Run:
         if self.exists and not resume:
             raise ScaleGMNError(f"out: {self.path} already holds a run; use --resume to continue it, or another --out")
         if self.exists:
-            self._same(recipe)
+            self._same(recipe, zoo)
             return
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if not self._vacant():
             raise ScaleGMNError(f"out: {self.path} exists and is not a run; use another --out")
-        self.checkpoints.mkdir(parents=True)
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
         write_json(self.path / "config.json", make_config(recipe, task, zoo.architectures, zoo))
         # Last, because it makes the directory a run.
         write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
@@ -84,7 +83,16 @@ class Run:
         """Keeps other processes from training here at the same time."""
         return alone(self.path / "lock", f"out: another process is training in {self.path}; wait, or use another --out")
 
-    def _same(self, recipe: Recipe) -> None:
+    def _vacant(self) -> bool:
+        """Whether nothing is here but what a process leaves that is killed before it writes the recipe."""
+        if not self.path.is_dir():
+            return not self.path.exists()
+        names = {path.name for path in self.path.iterdir()}
+        if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
+            names -= {"checkpoints", "config.json", "lock", ".config.json.tmp", ".recipe.toml.tmp"}
+        return not names
+
+    def _same(self, recipe: Recipe, zoo: Zoo) -> None:
         old, new = _flat(self.recipe().to_dict()), _flat(recipe.to_dict())
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
@@ -92,6 +100,11 @@ class Run:
                     f"resume: {key} is {new.get(key)!r} now but was {old.get(key)!r} in {self.path}; "
                     "continue with the same recipe, or choose another --out"
                 )
+        if read_json(self.path / "config.json")["zoo"]["sha256"] != zoo.header["sha256"]:
+            raise ScaleGMNError(
+                f"resume: {zoo.path} is not the zoo that {self.path} was begun with; "
+                "build that one again, or choose another --out"
+            )
 
     def recipe(self) -> Recipe:
         """The recipe of the run."""
@@ -156,19 +169,6 @@ def versions() -> dict[str, str]:
     """Of what the numbers of a run depend on."""
     found = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {"scalegmn": __version__, "python": platform.python_version(), "machine": platform.machine(), **found}
-
-
-def strict(value: Any) -> Any:
-    """The same with None for numbers that JSON lacks.
-
-    >>> strict({"loss": float("nan"), "step": 3})
-    {'loss': None, 'step': 3}
-    """
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {k: strict(v) for k, v in value.items()}
-    return [strict(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

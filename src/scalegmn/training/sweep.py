@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import math
 import os
 import random
@@ -18,10 +17,11 @@ from typing import Any
 
 from ..errors import ScaleGMNError
 from ..tasks import task_class
-from .loop import train
+from ..zoo.cluster import connect, result
+from ..zoo.schema import strict
+from .loop import DivergedError, train
 from .progress import Progress
 from .recipe import Recipe, find_file, make_recipe, override, parse_value
-from .run import Run, strict
 from .state import write_json
 
 Grid = dict[str, list[Any]]
@@ -123,9 +123,7 @@ def run_point(recipe: Mapping[str, Any], path: str) -> Outcome:
     """Train one point, or continue it; a run that diverges is an outcome too."""
     try:
         return train(make_recipe(recipe), path, resume=True, progress=Progress(Path(path).parent.name, quiet=True))
-    except ScaleGMNError as error:
-        if not Run(Path(path)).exists:
-            raise
+    except DivergedError as error:
         return {"error": str(error)}
 
 
@@ -150,22 +148,14 @@ def run_on_ray(todo: Sequence[Point], done: Callable[[Point, Outcome], None], ad
         address: `local` starts a cluster on this machine.
         cpus: Of each run.
     """
-    try:
-        import ray
-    except ImportError:
-        raise ScaleGMNError("ray: not installed; pip install 'scalegmn[distributed]'") from None
-    try:
-        ray.init(address=None if address == "local" else address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ScaleGMNError(f"ray: cannot reach {address!r} ({reason}); expected local or an address") from None
+    ray = connect(address)
     try:
         # A worker that dies is replaced, and its run continues from its checkpoint.
         remote = ray.remote(num_cpus=cpus, max_retries=3)(_run_in)
         waiting = {remote.remote(str(Path.cwd()), p.recipe.to_dict(), str(p.path)): p for p in todo}
         while waiting:
             (ready,), _ = ray.wait(list(waiting))
-            done(waiting.pop(ready), ray.get(ready))
+            done(waiting.pop(ready), result(ray, ready))
     finally:
         ray.shutdown()
 
@@ -209,6 +199,8 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
     numbers = [math.nan if v is None else v for v in values]
     if not numbers:
         return {"mean": None, "std": None}
+    if any(map(math.isnan, numbers)):
+        return {"mean": math.nan, "std": math.nan}
     return {"mean": statistics.fmean(numbers), "std": statistics.stdev(numbers) if len(numbers) > 1 else 0.0}
 
 

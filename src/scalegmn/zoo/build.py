@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -53,6 +54,12 @@ class Fit:
     steps: int | None = None
     lr: float = 1e-3
     psnr: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("w0", "lr", "psnr"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ScaleGMNError(f"{name}: expected a finite number, got {value}")
 
     def shape(self, channels: int) -> Inr:
         """The networks that are fitted to images of so many channels."""
@@ -143,6 +150,7 @@ def build_inr_zoo(
         kind="inr",
         arguments={**_arguments(source, len(images), fit, views, seed), **extra, "engine": engine},
         canvas=inr_canvas(shape, images.shape[1], images.shape[2]),
+        formerly={"images_sha256": hashlib.sha256(source.pixels.tobytes() + source.labels.tobytes()).hexdigest()},
     )
     if not writer.finished:
         fits = torch.tensor([views if split == "train" else others for split in chosen.splits])
@@ -154,9 +162,8 @@ def build_inr_zoo(
 
 
 def _arguments(source: Images, count: int, fit: Fit, views: int, seed: int) -> dict[str, object]:
-    digest = hashlib.sha256(source.pixels.tobytes() + source.labels.tobytes()).hexdigest()
     settings = {key: list(v) if isinstance(v, tuple) else v for key, v in vars(fit).items()}
-    content = {"images": source.name, "channels": source.channels, "count": count, "images_sha256": digest}
+    content = {"images": source.name, "channels": source.channels, "count": count, "images_sha256": source.checksum()}
     return {**content, "views": views, "seed": seed, **settings}
 
 

@@ -26,7 +26,7 @@ def map_on_ray(work: Callable[[Job], Result], jobs: Iterable[Job], address: str)
         jobs: What to do.
         address: Of the cluster (`auto`, `ray://host:port`), or `local` to start one on this machine.
     """
-    ray = _connect(address)
+    ray = connect(address)
 
     # Ray takes functions only, and shows this name in its process list.
     def scalegmn_job(job: Job) -> Result:
@@ -39,34 +39,44 @@ def map_on_ray(work: Callable[[Job], Result], jobs: Iterable[Job], address: str)
         for job in jobs:
             pending.append(remote.remote(job))
             if len(pending) >= window:
-                yield _result(ray, pending.popleft())
+                yield result(ray, pending.popleft())
         while pending:
-            yield _result(ray, pending.popleft())
+            yield result(ray, pending.popleft())
     finally:
         ray.shutdown()
 
 
-def _connect(address: str) -> Any:
+def connect(address: str) -> Any:
+    """The module `ray`, connected to a cluster.
+
+    Arguments:
+        address: As in `map_on_ray`.
+    """
     try:
         import ray
     except ImportError as error:
-        raise ScaleGMNError(
-            "ray: building on a cluster needs Ray; install it with pip install 'scalegmn[distributed]'"
-        ) from error
+        raise ScaleGMNError("ray: not installed; pip install 'scalegmn[distributed]'") from error
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == "local":
         options["include_dashboard"] = False
     try:
         ray.init(address=address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ScaleGMNError(f"ray: no cluster answers at {address!r} ({error})") from error
+        reason = str(error).partition("\n")[0]
+        raise ScaleGMNError(f"ray: no cluster at {address!r} ({reason}); expected local or an address") from error
     return ray
 
 
-def _result(ray: Any, reference: Any) -> Any:
+def result(ray: Any, reference: Any) -> Any:
+    """What a job returned, or its own complaint.
+
+    Arguments:
+        ray: As `connect` gave it.
+        reference: Of the job.
+    """
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         raise error.cause or error from None
     except ray.exceptions.RayError as error:
-        raise ScaleGMNError(f"ray: a job failed {RETRIES + 1} times ({type(error).__name__})") from error
+        raise ScaleGMNError(f"ray: a job failed again and again ({type(error).__name__})") from error

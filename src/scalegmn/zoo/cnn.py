@@ -126,10 +126,11 @@ def build_cnn_zoo(
         "epochs": budget.epochs,
         "test_images": len(pictures.test),
         "seed": seed,
-        "images_sha256": hashlib.sha256(source.pixels.tobytes()).hexdigest(),
+        "images_sha256": source.checksum(),
         "engine": engine,
     }
-    writer = ZooWriter(out, kind="cnn", arguments=arguments)
+    older = {"images_sha256": hashlib.sha256(source.pixels.tobytes()).hexdigest()}
+    writer = ZooWriter(out, kind="cnn", arguments=arguments, formerly=older)
     if not writer.finished:
         plan.run(writer, threads or torch.get_num_threads(), report)
         writer.finish(notes={"splits": SPLIT_RULE, "scalegmn": __version__, "torch": str(torch.__version__)})

@@ -43,7 +43,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         low, high = self.steps
-        if self.batch < 1 or not 1 <= low <= high or (self.epochs is not None and not self.epochs > 0):
+        if self.batch < 1 or not 1 <= low <= high or (self.epochs is not None and not 0 < self.epochs < math.inf):
             raise ScaleGMNError(
                 "budget: expected batch >= 1, 1 <= lowest <= highest steps and epochs > 0, got "
                 f"batch {self.batch}, steps {low} to {high}, epochs {self.epochs}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,14 +42,19 @@ def combine(sources: Sequence[Zoo], out: str | Path, *, where: Mapping[str, str]
     for zoo in sources[1:]:
         if (zoo.kind, zoo.columns, zoo.canvas) != (first.kind, first.columns, first.canvas):
             raise ScaleGMNError(f"combine: {zoo.path} and {first.path} differ in kind, columns or canvas")
+        for name in zoo.columns:
+            if bool(zoo.categories(name)) != bool(first.categories(name)):
+                both = f"{zoo.path} and {first.path}"
+                raise ScaleGMNError(f"combine: column {name!r} of {both} holds names in one and numbers in the other")
+    chosen = [_matching(zoo, condition) for zoo in sources]
+    if not any(len(rows) for rows in chosen):
+        raise ScaleGMNError(f"combine: no network has {_told(condition)}")
+    _refuse_leaks(sources, chosen)
     hashes = [zoo.header["sha256"] for zoo in sources]
     arguments = {"combined": hashes, "where": condition}
     writer = ZooWriter(out, kind=first.kind, arguments=arguments, canvas=first.canvas)
     if writer.finished:
         return Zoo.open(out)
-    chosen = [_matching(zoo, condition) for zoo in sources]
-    if not any(len(rows) for rows in chosen):
-        raise ScaleGMNError(f"combine: no network has {_told(condition)}")
     pieces = [
         (zoo, kind, rows[start : start + SHARD], offset)
         for zoo, numbers, offset in zip(sources, chosen, _offsets(sources), strict=True)
@@ -76,6 +83,33 @@ def _matching(zoo: Zoo, where: Mapping[str, str]) -> Array:
             except ValueError:
                 raise ScaleGMNError(f"where: column {name!r} of {zoo.path} holds numbers; got {value!r}") from None
     return np.flatnonzero(keep)
+
+
+def _refuse_leaks(sources: Sequence[Zoo], chosen: Sequence[Array]) -> None:
+    """Complain if an image is for training in one zoo and held out in another."""
+    if len(sources) < 2 or not sources[0].has_images or "split" not in sources[0].columns:
+        return
+    seen = [_images_by_use(zoo, rows) for zoo, rows in zip(sources, chosen, strict=True)]
+    for (one, (training, _)), (other, (_, held_out)) in itertools.permutations(zip(sources, seen, strict=True), 2):
+        shared = training & held_out
+        if shared:
+            raise ScaleGMNError(
+                f"combine: {len(shared)} training images of {one.path} are validation or test images of {other.path}; "
+                "build both zoos with the same split of the images, or keep one split with --where"
+            )
+
+
+def _images_by_use(zoo: Zoo, rows: Array) -> tuple[set[bytes], set[bytes]]:
+    """Checksums of the images of some networks: those for training, and those held out."""
+    numbers = torch.from_numpy(rows)
+    training = zoo.column("split")[numbers] == (zoo.splits.index("train") if "train" in zoo.splits else -1)
+    stored = zoo.stored_images().numpy()
+
+    def checksums(images: Array) -> set[bytes]:
+        return {hashlib.sha256(stored[i].tobytes()).digest() for i in np.unique(images)}
+
+    images = zoo.column("image")[numbers]
+    return checksums(images[training].numpy()), checksums(images[~training].numpy())
 
 
 def _by_architecture(zoo: Zoo, rows: Array) -> list[tuple[int, Array]]:

@@ -60,6 +60,13 @@ class Images:
         """Colours of a pixel."""
         return int(self.pixels.shape[3]) if self.pixels.ndim == 4 else 1
 
+    def checksum(self) -> str:
+        """The SHA-256 of all that a zoo takes from them: shape, pixels, labels and which are for the test."""
+        digest = hashlib.sha256(repr(self.pixels.shape).encode())
+        for array in (self.pixels, self.labels.astype(np.int64), self.test.astype(np.bool_)):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
 
 @dataclass(frozen=True)
 class _Part:

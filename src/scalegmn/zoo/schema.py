@@ -105,3 +105,16 @@ def _decode_dataclass(kind: type, value: Mapping[str, Any], where: str) -> Any:
     except TypeError as error:
         missing = [name for name in hints if name not in parts]
         raise ScaleGMNError(f"{where}: expected also {', '.join(missing)}") from error
+
+
+def strict(value: Any) -> Any:
+    """The same with None for numbers that JSON lacks.
+
+    >>> strict({"loss": float("nan"), "step": 3})
+    {'loss': None, 'step': 3}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: strict(v) for k, v in value.items()}
+    return [strict(v) for v in value] if isinstance(value, list | tuple) else value

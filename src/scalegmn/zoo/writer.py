@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from scalegmn.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
 from scalegmn.zoo.canvas import Canvas
-from scalegmn.zoo.files import Array, MappedArrays, StoredFile, pack, write_atomically
+from scalegmn.zoo.files import Array, MappedArrays, StoredFile, alone, pack, write_atomically
 from scalegmn.zoo.schema import Json, architecture_from_json, architecture_to_json, from_json, to_json
 
 VERSION = 1
@@ -38,6 +37,7 @@ class ZooWriter:
         kind: What the networks are, such as `inr` or `cnn`.
         arguments: Everything that decides the content. A directory that was begun with others is refused.
         canvas: What the networks paint on, for INRs.
+        formerly: Other values of arguments that mean the same, in zoos that are older.
 
     >>> import tempfile
     >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
@@ -50,11 +50,18 @@ class ZooWriter:
     """
 
     def __init__(
-        self, path: str | Path, *, kind: str, arguments: Mapping[str, Any], canvas: Canvas | None = None
+        self,
+        path: str | Path,
+        *,
+        kind: str,
+        arguments: Mapping[str, Any],
+        canvas: Canvas | None = None,
+        formerly: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = Path(path)
         self.kind = kind
         self.canvas = canvas
+        self.formerly = dict(formerly or {})
         self.arguments: Json = json.loads(json.dumps({"kind": kind, **arguments}, allow_nan=False))
         self._unlock: weakref.finalize[..., ZooWriter] | None = None
         self.finished = self._begin()
@@ -78,24 +85,27 @@ class ZooWriter:
             raise ScaleGMNError(f"out: {self.path} is a file; give a directory") from error
         header, journal = self.path / HEADER, self.path / JOURNAL
         if header.exists():
-            self._refuse_other(json.loads(header.read_bytes())["arguments"], "holds a zoo made")
+            self._refuse_other(_read(header, "arguments"), "holds a zoo made")
             self._clean()
             return True
         if not journal.exists():
             if any(p for p in self.path.iterdir() if p.name != f".{JOURNAL}.tmp"):
                 raise ScaleGMNError(f"out: {self.path} is not empty and not a zoo; give another directory")
             write_atomically(journal, _dump(self.arguments))
-        self._refuse_other(json.loads(journal.read_bytes()), "was begun")
+        self._refuse_other(_read(journal), "was begun")
         # Released when the zoo is finished or the writer is gone.
-        self._unlock = weakref.finalize(self, os.close, _lock(journal))
+        held = ExitStack()
+        held.enter_context(alone(journal, f"out: another process is building {self.path}; wait for it"))
+        self._unlock = weakref.finalize(self, held.close)
         return False
 
     def _refuse_other(self, before: Json, what: str) -> None:
-        names = [*before, *(name for name in self.arguments if name not in before)]
-        differ = [n for n in names if before.get(n) != self.arguments.get(n)]
+        now = self.arguments
+        names = [*before, *(name for name in now if name not in before)]
+        differ = [n for n in names if before.get(n) not in (now.get(n), self.formerly.get(n, now.get(n)))]
         if differ:
             old = ", ".join(f"{n}={before.get(n)}" for n in differ)
-            new = ", ".join(f"{n}={self.arguments.get(n)}" for n in differ)
+            new = ", ".join(f"{n}={now.get(n)}" for n in differ)
             raise ScaleGMNError(f"out: {self.path} {what} with {old}, now {new}; give another directory")
 
     def _complete_parts(self) -> list[Json]:
@@ -131,6 +141,8 @@ class ZooWriter:
         arrays, categories = _encode_columns(columns, len(rows))
         if self.parts and set(self.parts[0]["columns"]) != set(arrays):
             raise ScaleGMNError(f"columns: expected {', '.join(self.parts[0]['columns'])}; got {', '.join(arrays)}")
+        if self.parts:
+            self._refuse_other_kinds(categories)
         stored = write_atomically(
             self.path / f"parameters-{self.shards:05d}.safetensors", pack({"parameters": rows})
         )
@@ -144,6 +156,11 @@ class ZooWriter:
         # The part is written second: where it exists, the weights do as well.
         write_atomically(self.path / _part(self.shards), pack(arrays, note))
         self.parts.append(note)
+
+    def _refuse_other_kinds(self, categories: Mapping[str, list[str]]) -> None:
+        for name in sorted(set(self.parts[0]["categories"]) ^ set(categories)):
+            before, now = ("numbers", "names") if name in categories else ("names", "numbers")
+            raise ScaleGMNError(f"column {name!r}: expected {before} as in the shards before, got {now}")
 
     # -- end ---------------------------------------------------------------------------------------------------
 
@@ -210,6 +227,16 @@ def header_hash(header: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
+def _read(path: Path, key: str | None = None) -> Json:
+    """A JSON object, or the one under a key of it."""
+    try:
+        whole = json.loads(path.read_bytes())
+        found: Json = dict(whole if key is None else whole[key])
+    except (ValueError, TypeError, KeyError):
+        raise ScaleGMNError(f"out: {path} is damaged; delete the zoo, or give another directory") from None
+    return found
+
+
 def _dump(value: Json) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
@@ -249,17 +276,3 @@ def _encode_columns(columns: Mapping[str, Column], count: int) -> tuple[dict[str
     if unknown:
         raise ScaleGMNError(f"column 'split': expected {', '.join(SPLITS)}; got {sorted(unknown)[0]!r}")
     return arrays, categories
-
-
-def _lock(path: Path) -> int:
-    """Hold a lock that the system releases when this process ends, however it ends."""
-    descriptor = os.open(path, os.O_RDONLY)
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise ScaleGMNError(f"out: another process is building {path.parent}; wait for it") from error
-    return descriptor

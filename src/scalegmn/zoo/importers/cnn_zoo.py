@@ -29,6 +29,8 @@ from scalegmn.zoo.writer import ZooWriter
 
 SHARD: Final = 1024
 FINAL_STEP: Final = 86
+# The column that checkpoints of one network have in common.
+NETWORK: Final = "modeldir"
 SEED: Final = 0
 # Names of published columns that a zoo built here calls otherwise.
 NAMES: Final = {
@@ -56,7 +58,7 @@ def import_cnn_zoo(
     Arguments:
         source: A folder or archive (.zip, .tar, .tar.gz).
         out: The directory of the zoo.
-        final_only: Whether to leave out checkpoints from before the last epoch.
+        final_only: Whether to leave out checkpoints from before the last epoch; they have the split of their network.
         activation: Keep only networks with this activation, `relu` or `tanh`; the split of a network does not change.
     """
     if activation not in (None, "relu", "tanh"):
@@ -225,7 +227,8 @@ def _column_kinds(rows: Iterator[dict[str, str]], where: str, count: int) -> dic
                 values[key].add(value)
     if found != count:
         raise ScaleGMNError(f"{where}: expected {count} rows, one per row of weights.npy; got {found}")
-    return {key: numeric for key, numeric in kinds.items() if numeric or len(values[key]) <= CATEGORIES}
+    kept = (key for key in kinds if kinds[key] or len(values[key]) <= CATEGORIES or key == NETWORK)
+    return {key: kinds[key] for key in kept}
 
 
 def _is_number(value: str) -> bool:
@@ -239,7 +242,7 @@ def _is_number(value: str) -> bool:
 def _columns(table: dict[str, list[str] | Array], rows: Array) -> dict[str, Tensor | list[str]]:
     found: dict[str, Tensor | list[str]] = {}
     for name, values in table.items():
-        if name.startswith("Unnamed") or name == "split":
+        if name.startswith("Unnamed") or name in ("split", NETWORK):
             continue
         if isinstance(values, list):
             found[name] = [values[r] for r in rows]
@@ -264,16 +267,36 @@ def _select(
         rule = f"not published: a permutation with seed {SEED}, second half of the final networks test, rest 80/20"
     steps = table["step"]
     assert not isinstance(steps, list)
-    rows = order[steps[order] == FINAL_STEP] if final_only else order
-    half = len(rows) // 2
+    final = order[steps[order] == FINAL_STEP]
+    half = len(final) // 2
     first = list(range(half))
     # The published protocol shuffles the first half once more, with this generator and seed.
     random.Random(0).shuffle(first)
-    splits = np.full(len(rows), "test", dtype="<U5")
+    splits = np.full(len(final), "test", dtype="<U5")
     splits[first[: int(0.8 * half)]] = "train"
     splits[first[int(0.8 * half) :]] = "val"
-    ascending = np.argsort(rows)
-    return rows[ascending], splits[ascending].tolist(), rule
+    if not final_only:
+        rule += "; earlier checkpoints go with their final network, without which they are left out"
+        return *_every_checkpoint(source, table, final, splits), rule
+    ascending = np.argsort(final)
+    return final[ascending], splits[ascending].tolist(), rule
+
+
+def _every_checkpoint(
+    source: Source, table: dict[str, list[str] | Array], final: Array, splits: Array
+) -> tuple[Array, list[str]]:
+    """The checkpoints of networks that have a final one, ascending, and the split of each: that of its network."""
+    if NETWORK not in table:
+        raise ScaleGMNError(
+            f"{source.path}: expected a column {NETWORK}, which tells what network a checkpoint belongs to; "
+            "without --every-epoch it is not needed"
+        )
+    owners = table[NETWORK]
+    split_of = dict(zip((owners[row] for row in final), splits.tolist(), strict=True))
+    if len(split_of) < len(final):
+        raise ScaleGMNError(f"{source.path}: expected one checkpoint of step {FINAL_STEP} for each {NETWORK}, got more")
+    rows = [row for row, owner in enumerate(owners) if owner in split_of]
+    return np.array(rows, np.int64), [split_of[owners[row]] for row in rows]
 
 
 def _permutation(source: Source, name: str, count: int) -> Array:
