@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .experiments import CNN_MINUTES, DATASETS, EPOCHS, LONGER, METHODS, MINUTES
+from .experiments import CNN_MINUTES, DATASETS, EPOCHS, METHODS, MINUTES
 from .records import Record, matching, read_records
 from .tables import TABLES, Table
 from .zoos import SMALL_CNNS, SMALL_SIZES, Scale
@@ -17,14 +17,14 @@ _BETTER = {"accuracy": max, "tau": max, "mse": min}
 _SMALL = f"""\
 Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
 and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
-{MINUTES:g} minutes of processor time ({CNN_MINUTES:g} for CNNs; {LONGER} times as long where a row says so) or
-{EPOCHS} epochs, whichever ends first. All methods of a table have the same settings of training, found with a few
-trials of ScaleGMN on MNIST (those of editing with ScaleGMN-B). ScaleGMN with probes has dropout, found with trials on
-MNIST and Fashion-MNIST; without probes ScaleGMN, its variants and GMN have some on CNNs, found with trials on the
-validation splits of the ReLU zoos. Test values of the trials on images were seen. Graph methods have width 64, editors
-32. No method was tuned beyond that. Where inputs are moved, training networks are composed with small random affine
-maps of their inputs (`training.move`). SVHN-GS is not the official set: its images are
-grey digits cut from the SVHN test split, split by photograph.
+{MINUTES:g} minutes of processor time ({CNN_MINUTES:g} for CNNs) or {EPOCHS} epochs, whichever ends first. All methods
+of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
+ScaleGMN-B). ScaleGMN with probes has dropout, found with trials on MNIST and Fashion-MNIST; without probes ScaleGMN,
+its variants and GMN have some on CNNs, found with trials on the validation splits of the ReLU zoos. Test values of
+the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs
+are moved, training networks are composed with small random affine maps of their inputs (`training.move`). Parameters
+are all that a model holds, also those of states that its readout cannot see. SVHN-GS is not the official set: its
+images are grey digits cut from the SVHN test split, split by photograph.
 
 """
 

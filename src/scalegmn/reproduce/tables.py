@@ -62,7 +62,6 @@ _EDITORS = (
     "ng-gnn-64",
     "scalegmn",
     "scalegmn-b",
-    "scalegmn-b-long",
     "scalegmn-b-4",
 )
 _AUGMENTED = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
