@@ -158,7 +158,7 @@ TABLES = {
         Table(
             "symmetries",
             "The same test networks with their hidden neurons permuted and rescaled at random: before and after",
-            ("mnist", "cifar10-gs-relu", "svhn-gs-relu"),
+            ("mnist", "cifar10-gs-relu", "svhn-gs-relu", "cifar10-gs-both", "svhn-gs-both"),
             (
                 "statnn",
                 "gmn",
