@@ -103,9 +103,14 @@ def test_a_missing_zoo_ends_the_sweep(digits: Zoo, tmp_path: Path) -> None:
         collect(points({**values(digits), "zoo": "nowhere"}, {}, 1, tmp_path))
 
 
+def sweep_words(zoo: Zoo, folder: Path, *options: str) -> list[str]:
+    """A sweep on the command line, over a recipe of one epoch."""
+    (folder / "recipe.toml").write_text(recipe_for(zoo.path, epochs=1).to_toml())
+    return ["sweep", str(folder / "recipe.toml"), *options, "--out", str(folder / "out")]
+
+
 def test_the_command_writes_a_table(digits: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "recipe.toml").write_text(recipe_for(digits.path, epochs=1).to_toml())
-    words = ["sweep", str(tmp_path / "recipe.toml"), "--grid", "model.width=4,8", "--out", str(tmp_path / "out")]
+    words = sweep_words(digits, tmp_path, "--grid", "model.width=4,8")
     assert run(app, words) == 0
     out, err = capsys.readouterr()
     assert "model.width" in out
@@ -119,8 +124,7 @@ def test_the_command_writes_a_table(digits: Zoo, tmp_path: Path, capsys: pytest.
 def test_a_refused_run_ends_the_sweep_and_leaves_its_table(
     digits: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "recipe.toml").write_text(recipe_for(digits.path, epochs=1).to_toml())
-    words = ["sweep", str(tmp_path / "recipe.toml"), "--grid", "model.width=4,8", "--out", str(tmp_path / "out")]
+    words = sweep_words(digits, tmp_path, "--grid", "model.width=4,8")
     assert run(app, words) == 0
     before = (tmp_path / "out" / "sweep.json").read_bytes()
     assert run(app, [*words, "--set", "training.lr=0.5"]) == 2
@@ -131,8 +135,7 @@ def test_a_refused_run_ends_the_sweep_and_leaves_its_table(
 def test_a_metric_that_is_no_number_is_a_dash(
     digits: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "recipe.toml").write_text(recipe_for(digits.path, epochs=1).to_toml())
-    words = ["sweep", str(tmp_path / "recipe.toml"), "--seeds", "2", "--out", str(tmp_path / "out")]
+    words = sweep_words(digits, tmp_path, "--seeds", "2")
     assert run(app, words) == 0
     path = tmp_path / "out" / "recipe" / "seed-0" / "results.json"
     results = json.loads(path.read_text())
