@@ -78,6 +78,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "edge positions": {"edge_positions": True},
     "no skip, no edge updates": {"skip": False, "edge_updates": False},
     "output": {"readout": "output", "sigmoid": True},
+    "narrow gates": {"gate": 3},
     "input+output": {"readout": "input+output"},
 }
 

@@ -109,6 +109,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "no skip": {"skip": False},
     "probes": {"probes": 3},
     "checkpointing": {"checkpointing": True},
+    "narrow gates": {"gate": 3},
+    "fixed edges": {"edge_updates": False},
 }
 
 

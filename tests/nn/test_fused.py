@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "absolute": {"sign": "absolute"},
     "mean": {"aggregate": "mean", "readout": "output", "skip": False},
     "fixed edges": {"edge_updates": False},
+    "narrow gates": {"gate": 3},
     "positions": {"positions_everywhere": True, "edge_positions": True},
 }
 SUBJECTS = [("mlp", "relu"), ("mlp", "tanh"), ("mlp", "mixed"), ("cnn", "relu"), ("flatten", "sine")]

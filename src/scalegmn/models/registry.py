@@ -41,7 +41,9 @@ class ModelCard:
 
 _CARDS: dict[str, ModelCard] = {}
 # What sizes mean is the same in all models.
-_LEAST = dict.fromkeys(("width", "layers", "heads", "queries", "head_width", "embedding", "points", "copies"), 1)
+_LEAST = dict.fromkeys(
+    ("width", "gate", "layers", "heads", "queries", "head_width", "embedding", "points", "copies"), 1
+)
 _LEAST |= dict.fromkeys(("probes", "frequencies", "pretraining", "mixing"), 0)
 
 

@@ -36,10 +36,12 @@ class ScaleGMN(InvariantModel):
         edge_positions: Encode edges at the start.
         positions_everywhere: Let positional encodings enter messages and updates too.
         skip: Add the old state to the new in each iteration.
+        gate: Width of the hidden layer in the invariant nets on edges, where most of the time goes; `width` where
+            omitted.
         sign: How invariant nets remove signs: `symmetrise` or `absolute`.
         aggregate: `sum` or `mean` of messages.
         dropout: In all MLPs.
-        edge_updates: Whether edges are updated.
+        edge_updates: Whether edges are updated. Where they are not, messages are faster.
         probes: Number of learned inputs whose responses become features.
         probe_image: Their spatial shape, for convolutional networks.
         sigmoid: Squash the result into (0, 1), for accuracies.
@@ -65,6 +67,7 @@ class ScaleGMN(InvariantModel):
         edge_positions: bool = False,
         positions_everywhere: bool = False,
         skip: bool = True,
+        gate: int | None = None,
         sign: SignRule = "symmetrise",
         aggregate: Aggregate = "sum",
         dropout: float = 0.0,
@@ -84,6 +87,7 @@ class ScaleGMN(InvariantModel):
             edge_positions=edge_positions,
             positions_everywhere=positions_everywhere,
             skip=skip,
+            gate=gate,
             sign=sign,
             aggregate=aggregate,
             dropout=dropout,
@@ -120,8 +124,9 @@ class ScaleGMNEditor(Editor):
 
     Arguments:
         architectures: Every architecture it will meet.
-        width, layers, backward, edge_positions, positions_everywhere, skip, sign, aggregate, dropout, probes,
+        width, layers, backward, edge_positions, positions_everywhere, skip, gate, sign, aggregate, dropout, probes,
             probe_image, checkpointing: As in `ScaleGMN`.
+        edge_updates: Whether edges are updated before the last iteration. Where they are not, messages are faster.
         gamma: The initial step size.
         copies: Number of parameter sets per network, whose outputs are averaged.
     """
@@ -138,9 +143,11 @@ class ScaleGMNEditor(Editor):
         edge_positions: bool = False,
         positions_everywhere: bool = False,
         skip: bool = True,
+        gate: int | None = None,
         sign: SignRule = "symmetrise",
         aggregate: Aggregate = "sum",
         dropout: float = 0.0,
+        edge_updates: bool = True,
         probes: int = 0,
         probe_image: Sequence[int] = (),
         checkpointing: bool = False,
@@ -157,9 +164,11 @@ class ScaleGMNEditor(Editor):
             edge_positions=edge_positions,
             positions_everywhere=positions_everywhere,
             skip=skip,
+            gate=gate,
             sign=sign,
             aggregate=aggregate,
             dropout=dropout,
+            edge_updates=edge_updates,
             last_edges=True,
             checkpointing=checkpointing,
             probes=probes,

@@ -59,9 +59,9 @@ class MessagePassing(nn.Module):
         edge_positions: Encode edges at the start.
         positions_everywhere: Let positional encodings enter messages and updates too.
         skip: Add the old state to the new.
-        sign, aggregate, dropout: As in `Style`.
-        edge_updates: Whether edges are updated.
-        last_edges: Whether the last iteration updates edges too (an equivariant head needs it).
+        gate, sign, aggregate, dropout: As in `Style`.
+        edge_updates: Whether edges are updated before the last iteration.
+        last_edges: Whether the last iteration updates edges (an equivariant head needs it).
         checkpointing: Recompute activations in the backward pass to save memory.
         probes: Number of probes.
         probe_image: Spatial shape of probes, for convolutional networks.
@@ -78,6 +78,7 @@ class MessagePassing(nn.Module):
         edge_positions: bool = False,
         positions_everywhere: bool = False,
         skip: bool = True,
+        gate: int | None = None,
         sign: SignRule = "symmetrise",
         aggregate: Aggregate = "sum",
         dropout: float = 0.0,
@@ -100,6 +101,7 @@ class MessagePassing(nn.Module):
             edge_groups(symmetries),
             width,
             positions=width if positions_everywhere else 0,
+            gate=gate,
             sign=sign,
             aggregate=aggregate,
             dropout=dropout,
@@ -125,7 +127,7 @@ class MessagePassing(nn.Module):
         )
         layer = _LAYERS[flow]
         self.layers = nn.ModuleList(
-            layer(self.style, edges=edge_updates and (last_edges or t < layers - 1)) for t in range(layers)
+            layer(self.style, edges=edge_updates if t < layers - 1 else last_edges) for t in range(layers)
         )
 
         self._compiled: Callable[..., States] | None = None

@@ -59,6 +59,7 @@ class Style:
         edge_groups: Groups of edges.
         width: Of all states.
         positions: Width of the positional encodings that enter messages and updates, 0 for none.
+        gate: Width of the hidden layer in invariant nets on edges; that of all states where omitted.
         sign: How invariant nets remove signs.
         aggregate: How messages are gathered.
         dropout: In all MLPs.
@@ -69,6 +70,7 @@ class Style:
     edge_groups: tuple[Group, ...]
     width: int
     positions: int = 0
+    gate: int | None = None
     sign: SignRule = "symmetrise"
     aggregate: Aggregate = "sum"
     dropout: float = 0.0
@@ -83,6 +85,29 @@ class Style:
     def along_edge(self) -> list[int]:
         """Widths of the positional encodings of an edge: of its target and of its source."""
         return [self.positions, self.positions] if self.positions else []
+
+    def message(self) -> Message:
+        """A message function."""
+        return Message(
+            self.vertex_groups,
+            self.width,
+            contexts=self.along_edge,
+            hidden=self.gate,
+            sign=self.sign,
+            dropout=self.dropout,
+        )
+
+    def edge_update(self, *, outer: bool = False) -> EdgeUpdate:
+        """An edge update."""
+        return EdgeUpdate(
+            self.edge_groups,
+            self.width,
+            contexts=self.along_edge,
+            outer=outer,
+            hidden=self.gate,
+            sign=self.sign,
+            dropout=self.dropout,
+        )
 
 
 class GraphLayer(nn.Module, ABC):
@@ -103,7 +128,7 @@ class GraphLayer(nn.Module, ABC):
         self.style = style
         w, s, p = style.width, style.sign, style.dropout
         states, products = ([w, w], [w]) if self.duals else ([w], [])
-        self.message = Message(style.vertex_groups, w, contexts=style.along_edge, sign=s, dropout=p)
+        self.message = style.message()
         self.update = Update(
             style.vertex_groups,
             w,
@@ -116,9 +141,7 @@ class GraphLayer(nn.Module, ABC):
         self.edges = edges
         if edges:
             self.invariant = VertexInvariant(style.vertex_groups, states, w, contexts=products, sign=s, dropout=p)
-            self.edge_update = EdgeUpdate(
-                style.edge_groups, w, contexts=style.along_edge, outer=self.inverse is not None, sign=s, dropout=p
-            )
+            self.edge_update = style.edge_update(outer=self.inverse is not None)
 
     @abstractmethod
     def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
@@ -243,9 +266,7 @@ class SharedLayer(GraphLayer):
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
-        self.backward_message = Message(
-            style.vertex_groups, style.width, contexts=style.along_edge, sign=style.sign, dropout=style.dropout
-        )
+        self.backward_message = style.message()
         self.lift = nn.Linear(style.width, style.width, bias=False)
 
     def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
@@ -270,12 +291,9 @@ class ReciprocalLayer(GraphLayer):
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
-        w, s, p = style.width, style.sign, style.dropout
-        self.backward_message = Message(style.vertex_groups, w, contexts=style.along_edge, sign=s, dropout=p)
+        self.backward_message = style.message()
         if edges:
-            self.backward_edge_update = EdgeUpdate(
-                style.edge_groups, w, contexts=style.along_edge, sign=s, dropout=p
-            )
+            self.backward_edge_update = style.edge_update()
 
     def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
         back = _backward_needs(symmetry, _wanted("x", wanted), "x", "r")
@@ -319,7 +337,7 @@ class DualLayer(GraphLayer):
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
         w, s, p = style.width, style.sign, style.dropout
-        self.dual_message = Message(style.vertex_groups, w, contexts=style.along_edge, sign=s, dropout=p)
+        self.dual_message = style.message()
         self.dual_update = Update(
             style.vertex_groups,
             w,

@@ -31,18 +31,27 @@ class Message(nn.Module):
         groups: Groups of the receivers.
         width: Of all states.
         contexts: Widths of positional encodings.
-        sign, dropout: As in `ScaleInvariant`.
+        hidden, sign, dropout: As in `ScaleInvariant`.
     """
 
     def __init__(
-        self, groups: Iterable[Group], width: int, *, contexts: Sequence[int], sign: SignRule, dropout: float
+        self,
+        groups: Iterable[Group],
+        width: int,
+        *,
+        contexts: Sequence[int],
+        hidden: int | None = None,
+        sign: SignRule,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.neighbour = nn.Linear(width, width, bias=False)
         self.edge = nn.Linear(width, width, bias=False)
         start_linear(self.neighbour)
         start_linear(self.edge)
-        self.hidden = ScaleEquivariant(groups, width, width, contexts=contexts, sign=sign, dropout=dropout)
+        self.hidden = ScaleEquivariant(
+            groups, width, width, contexts=contexts, hidden=hidden, sign=sign, dropout=dropout
+        )
         self.fixed = MLP(width + sum(contexts), width, dropout=dropout)
 
     def forward(
@@ -213,7 +222,7 @@ class EdgeUpdate(nn.Module):
         width: Of all states.
         contexts: Widths of positional encodings.
         outer: Whether there are such states.
-        sign, dropout: As in `ScaleInvariant`.
+        hidden, sign, dropout: As in `ScaleInvariant`.
     """
 
     def __init__(
@@ -223,6 +232,7 @@ class EdgeUpdate(nn.Module):
         *,
         contexts: Sequence[int],
         outer: bool = False,
+        hidden: int | None = None,
         sign: SignRule,
         dropout: float,
     ) -> None:
@@ -230,7 +240,7 @@ class EdgeUpdate(nn.Module):
         self.gamma = nn.Linear(width, width, bias=False)
         self.outer = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2 * outer))
         self.invariant = ScaleInvariants(
-            groups, [width], width, contexts=[width, width, *contexts], sign=sign, dropout=dropout
+            groups, [width], width, contexts=[width, width, *contexts], hidden=hidden, sign=sign, dropout=dropout
         )
         for linear in (self.gamma, *self.outer):
             start_linear(linear)

@@ -181,8 +181,7 @@ def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
     options = dict(method.options)
     ours = method.model in ("scalegmn", "scalegmn-b", "gmn")
     if dataset.metric == "mse":
-        # Edges carry the answer here; at half the width there is time for more than three epochs.
-        options.pop("edge_updates", None)
+        # At half the width there is time for more than three epochs.
         if "width" in options:
             options["width"] = WIDTH // 2
     elif ours:
@@ -190,6 +189,9 @@ def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
         if not dataset.sines:
             # A thousand networks are soon learnt by heart.
             options["dropout"] = 0.2
+        elif "probes" not in options:
+            # Twice the epochs, and with them three thousand networks are learnt by heart as well.
+            options |= {"gate": 16, "dropout": 0.2}
     elif method.model in ("nfn-np", "nfn-hnp") and not dataset.sines:
         # Every weight of a kernel has channels of its own: nine times as many.
         options["width"] = 16
