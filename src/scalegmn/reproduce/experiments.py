@@ -137,6 +137,7 @@ METHODS = {
         Method("scalegmn-128-moved", "ScaleGMN, 128 probes, inputs moved", "scalegmn", _PROBED, _MOVED),
         Method("scalegmn-b-128-moved", "ScaleGMN-B, 128 probes, inputs moved", "scalegmn-b", _PROBED, _MOVED),
         Method("scalegmn-reciprocal", "ScaleGMN-B, reciprocal", "scalegmn-b", {**_SCALE, "backward": "reciprocal"}),
+        Method("scalegmn-b-64", "ScaleGMN-B, 64 probes", "scalegmn-b", {**_SCALE, "probes": 64}),
         Method("scalegmn-b-4", "ScaleGMN-B, 4 copies", "scalegmn-b", {**_SCALE, "copies": 4}),
         Method("scalegmn-no-phase", "ScaleGMN, phases as they are", "scalegmn", _SCALE, phase=False),
         *(

@@ -62,6 +62,7 @@ _EDITORS = (
     "ng-gnn-64",
     "scalegmn",
     "scalegmn-b",
+    "scalegmn-b-64",
     "scalegmn-b-4",
 )
 _AUGMENTED = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
