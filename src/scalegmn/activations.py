@@ -294,6 +294,8 @@ def activation(
     >>> activation("sine", 30.0).group, activation(nn.ReLU).group, activation(torch.abs).phi
     (Sign, PositiveScale, Phi(power=1, even=True))
     """
+    if parameters and (isinstance(which, Activation | nn.Module) or (isinstance(which, str) and which in _POWERS)):
+        raise ScaleGMNError(f"activation: {which} has its parameters already; got {parameters} beside it")
     if isinstance(which, Activation):
         return which
     if isinstance(which, str) and which in _POWERS:

@@ -199,6 +199,21 @@ class Architecture:
         hidden = dict.fromkeys(str(layer.activation) for layer in self.layers[1:-1])
         return f"{sizes} [{', '.join(hidden) or 'linear'}]"
 
+    def beside(self, other: Architecture) -> str:
+        """Both in words, with what tells them apart where they read the same.
+
+        >>> Architecture.mlp([2, 1]).beside(Architecture.mlp([2, 3]))
+        '2-1 [linear] and 2-3 [linear]'
+        """
+        told = f"{self} and {other}"
+        if str(self) != str(other):
+            return told
+        layers = enumerate(zip(self.layers, other.layers, strict=True))
+        connections = enumerate(zip(self.connections, other.connections, strict=False))
+        found = [f"layer {i} is {a} and {b}" for i, (a, b) in layers if a != b]
+        found += [f"connection {i} is {a} and {b}" for i, (a, b) in connections if a != b]
+        return f"{told}; {[*found, 'one has more connections'][0]}"
+
     # -- graph -------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -300,6 +315,8 @@ class Architecture:
             output: The activation of the output layer.
             bias: Whether layers have biases.
         """
+        if len(sizes) < 2:
+            raise ScaleGMNError(f"sizes: expected those of input and output at least, got {list(sizes)}")
         acts = _hidden_activations(hidden, len(sizes) - 2)
         layers = [Layer(sizes[0], bias=False)]
         layers += [Layer(n, a, bias) for n, a in zip(sizes[1:-1], acts, strict=True)]
@@ -327,6 +344,8 @@ class Architecture:
             kernel, stride, padding: Of every convolution.
             positions: Height and width of the last maps: if given they are flattened instead of averaged.
         """
+        if not channels:
+            raise ScaleGMNError("channels: expected those of the input at least, got none")
         acts = _hidden_activations(hidden, len(channels) - 1)
         layers = [Layer(channels[0], bias=False)]
         layers += [Layer(n, a) for n, a in zip(channels[1:], acts, strict=True)]

@@ -204,10 +204,10 @@ def _pool(pool: Pool, x: Tensor) -> Tensor:
             y = F.adaptive_avg_pool2d(maps, (pool.size[0], pool.size[1]))
     elif pool.kind == "avg":
         average = F.avg_pool1d if spatial == 1 else F.avg_pool2d
-        y = average(maps, pool.size, pool.stride, pool.padding)
+        y = average(maps, pool.size, pool.stride or pool.size, pool.padding or 0)
     else:
         maximum = F.max_pool1d if spatial == 1 else F.max_pool2d
-        y = maximum(maps, pool.size, pool.stride, pool.padding)
+        y = maximum(maps, pool.size, pool.stride or pool.size, pool.padding or 0)
     return y.reshape(*x.shape[:2], *y.shape[1:])
 
 

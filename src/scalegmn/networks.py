@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsIndex, overload
@@ -78,15 +78,23 @@ class Networks:
             slopes: Per layer, for learned slopes; may be omitted where no layer has them.
         """
         tensors = {"weight": weights, "bias": biases, "slope": slopes}
+        used = {(s.kind, s.index) for s in architecture.segments}
+        for kind, given in tensors.items():
+            for i, tensor in enumerate(given):
+                if tensor is not None and (kind, i) not in used:
+                    raise ScaleGMNError(f"{kind} {i}: expected none in {architecture}, got {tuple(tensor.shape)}")
+        count = next((len(t) for given in tensors.values() for t in given if t is not None), 0)
         parts = []
         for s in architecture.segments:
             given = tensors[s.kind]
             tensor = given[s.index] if s.index < len(given) else None
-            if tensor is None or tensor.shape[1:].numel() != s.size:
+            # Of a weight (targets, sources, kernel) the kernel may be left out or have its own shape.
+            ends = tensor is not None and tensor.shape[1:3] == s.shape[:2] and tensor.shape[1:].numel() == s.size
+            if tensor is None or not ends or len(tensor) != count:
                 where = f"{'connection' if s.kind == 'weight' else 'layer'} {s.index}"
                 shape = ", ".join(map(str, s.shape))
                 got = "none" if tensor is None else tuple(tensor.shape)
-                raise ScaleGMNError(f"{s.kind} of {where}: expected shape (networks, {shape}), got {got}")
+                raise ScaleGMNError(f"{s.kind} of {where}: expected shape ({count}, {shape}), got {got}")
             parts.append(tensor.reshape(tensor.shape[0], s.size))
         return cls(architecture, torch.cat(parts, dim=1))
 
@@ -184,6 +192,10 @@ class Networks:
         """Write one state dict per network; the suffix of a path decides the format, as in `from_files`."""
         if len(paths) != len(self):
             raise ScaleGMNError(f"paths: expected one for each of {len(self)} network(s), got {len(paths)}")
+        if len({Path(path).resolve() for path in paths}) < len(paths):
+            raise ScaleGMNError("paths: expected another for each network, got one of them twice")
+        for path in paths:
+            _files.check_writable(path)
         for state, path in zip(self.to_state_dicts(), paths, strict=True):
             _files.write(state, path)
 
@@ -261,7 +273,7 @@ class Networks:
         for other in batches[1:]:
             if other.architecture != first.architecture:
                 raise ScaleGMNError(
-                    f"cat: expected one architecture, got {first.architecture} and {other.architecture}"
+                    f"cat: expected one architecture, got {first.architecture.beside(other.architecture)}"
                 )
         parameters = torch.cat([b.parameters for b in batches])
         if any(b.layout != first.layout or b.passengers.keys() != first.passengers.keys() for b in batches):
@@ -347,3 +359,21 @@ def group_by_architecture(
         groups.setdefault(batch.architecture, []).append((batch, positions))
         start += len(batch)
     return [(Networks.cat([b for b, _ in g]), torch.cat([p for _, p in g])) for g in groups.values()]
+
+
+def each_architecture(f: Callable[[Networks], Tensor], networks: Networks | Sequence[Networks]) -> Tensor:
+    """Apply f to the networks of one architecture at a time and give the results in the order of the input.
+
+    >>> small, large = (Architecture.mlp([1, n, 1]) for n in (2, 3))
+    >>> mixed = [Networks(a, torch.full((1, a.parameters), v)) for a, v in [(small, 1.0), (large, 2.0), (small, 3.0)]]
+    >>> each_architecture(lambda n: n.parameters[:, 0], mixed)
+    tensor([1., 2., 3.])
+    """
+    if isinstance(networks, Networks):
+        return f(networks)
+    groups = group_by_architecture(networks)
+    if not groups:
+        raise ScaleGMNError("networks: expected at least one batch, got none")
+    found = torch.cat([f(batch) for batch, _ in groups])
+    order = torch.cat([positions for _, positions in groups]).argsort()
+    return found[order.to(found.device)]

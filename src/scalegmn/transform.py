@@ -104,7 +104,7 @@ class Transform:
         """`(g @ f).apply(x)` equals `g.apply(f.apply(x))`."""
         if self.architecture != first.architecture:
             raise ScaleGMNError(
-                f"transform: cannot compose those of {self.architecture} and {first.architecture}"
+                f"transform: cannot compose those of {self.architecture.beside(first.architecture)}"
             )
         pairs = list(zip(first.permutations, first.scales, self.permutations, self.scales, strict=True))
         return Transform(

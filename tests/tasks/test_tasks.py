@@ -18,9 +18,8 @@ from torch import Tensor
 from scalegmn.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor
-from scalegmn.networks import Networks
+from scalegmn.networks import Networks, each_architecture
 from scalegmn.tasks import TASKS, Classification, Editing, Regression, Task, task_from_json
-from scalegmn.tasks.base import each_architecture
 from scalegmn.tasks.editing import contrast, dilate
 from scalegmn.zoo.canvas import Canvas
 from scalegmn.zoo.store import Zoo

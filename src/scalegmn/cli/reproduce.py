@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,7 +59,13 @@ def reproduce(
     zoos: Annotated[Path, typer.Option(help="The folder of the zoos.")] = Path("zoos"),
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
     results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
-    page: Annotated[Path, typer.Option(help="The page with all tables, written anew.")] = Path("docs/results.md"),
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="The page with all tables, written anew (default: docs/results.md, docs/results-paper.md).",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
@@ -72,10 +79,12 @@ def reproduce(
     from scalegmn.reproduce.run import missing
     from scalegmn.reproduce.tables import chosen, table
     from scalegmn.reproduce.zoos import Place
+    from scalegmn.zoo.files import write_atomically
 
     wanted = table(name)
     rows = chosen(methods, wanted.methods, "methods")
     columns = chosen(datasets, wanted.datasets, "datasets")
+    page = page or Path("docs", "results.md" if scale is Scale.small else "results-paper.md")
     folder, pictures = results / scale, page.parent / "distributions"
     if not table_only:
         with BuildProgress("") as progress:
@@ -86,9 +95,10 @@ def reproduce(
                 todo = missing(columns, rows, seeds, scale.value, place.zoos, folder)
                 _train(todo, place, runs / scale, folder, jobs)
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(render.page(folder, scale.value, pictures), encoding="utf-8")
+        write_atomically(page, render.page(folder, scale.value, pictures).encode())
         note(f"wrote {page}")
-    data = render.table_data(wanted, read_records(folder), scale.value, pictures)
+    shown = replace(wanted, methods=rows, datasets=columns)
+    data = render.table_data(shown, read_records(folder), scale.value, pictures)
     if as_json:
         print_json(data)
     elif as_markdown:

@@ -38,25 +38,30 @@ def read(path: str | Path) -> dict[str, Tensor]:
 
 
 def write(state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Write a state dict; the suffix decides the format."""
+    """Write a state dict; the suffix decides the format. What is there stays until the new file is whole."""
+    path = check_writable(path)
+    tensors = {k: t.detach().cpu().contiguous() for k, t in state.items()}
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        if path.suffix == ".safetensors":
+            # Two names of one tensor must not share memory there.
+            save_file({k: t.clone() for k, t in tensors.items()}, temporary)
+        else:
+            torch.save(tensors, temporary)
+        temporary.replace(path)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise ScaleGMNError(f"{path}: cannot be written ({_first(error)})") from error
+
+
+def check_writable(path: str | Path) -> Path:
+    """Complain about a name that no format has, or a folder that is not there."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ScaleGMNError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
         raise ScaleGMNError(f"{path}: expected an existing folder, got {path.parent}; make it first")
-    tensors = {k: t.detach().cpu().contiguous() for k, t in state.items()}
-    try:
-        _save(tensors, path)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ScaleGMNError(f"{path}: cannot be written ({_first(error)})") from error
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    if path.suffix == ".safetensors":
-        # Two names of one tensor must not share memory there.
-        save_file({k: t.clone() for k, t in tensors.items()}, path)
-    else:
-        torch.save(tensors, path)
+    return path
 
 
 def _check_readable(path: Path) -> None:

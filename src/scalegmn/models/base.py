@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..architecture import Architecture
 from ..errors import ScaleGMNError
-from ..networks import Networks, group_by_architecture
+from ..networks import Networks, each_architecture
 
 
 class Metanetwork(nn.Module, ABC):
@@ -79,12 +79,7 @@ class InvariantModel(Metanetwork, ABC):
 
     def embed(self, networks: Networks | Sequence[Networks]) -> Tensor:
         """The invariant embedding (B, d), in the order of the input."""
-        if isinstance(networks, Networks):
-            return self.finish(self.embed_one(self.accepts(networks)))
-        groups = group_by_architecture(networks)
-        found = torch.cat([self.embed_one(self.accepts(batch)) for batch, _ in groups])
-        order = torch.cat([positions for _, positions in groups]).argsort()
-        return self.finish(found[order.to(found.device)])
+        return self.finish(each_architecture(lambda batch: self.embed_one(self.accepts(batch)), networks))
 
     def forward(self, networks: Networks | Sequence[Networks]) -> Tensor:
         """One vector per network (B, outputs), in the order of the input."""

@@ -138,6 +138,9 @@ class GraphLayer(nn.Module, ABC):
             sign=s,
             dropout=p,
         )
+        if self.messages > 1:
+            # A bidirectional model begins as the forward one.
+            self.update.ignore(slice(2 * w, 3 * w))
         self.edges = edges
         if edges:
             self.invariant = VertexInvariant(style.vertex_groups, states, w, contexts=products, sign=s, dropout=p)

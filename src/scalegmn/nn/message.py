@@ -151,6 +151,13 @@ class Update(nn.Module):
         self.input = MLP(fixed, width, dropout=dropout)
         self.output = MLP(fixed, width, dropout=dropout)
 
+    def ignore(self, columns: slice) -> None:
+        """Begin as if these entries of [x, m] were not there; training brings them in."""
+        maps = [self.hidden.gamma_weight, *self.hidden.first_weights, self.input.first.weight, self.output.first.weight]
+        with torch.no_grad():
+            for weight in maps:
+                weight[:, columns] = 0
+
     def forward(
         self,
         symmetry: Symmetry,

@@ -256,6 +256,13 @@ class ScaleEquivariant(nn.Module):
         assert isinstance(gamma, nn.Linear)
         return gamma.weight
 
+    @property
+    def first_weights(self) -> list[Tensor]:
+        """What the invariant nets of the first layer multiply x with, by group."""
+        invariants = self.invariant[0]
+        assert isinstance(invariants, ScaleInvariants)
+        return [p for name, p in invariants.named_parameters() if name.endswith(".first.0.weight")]
+
     def net(self, group: Group) -> ScaleInvariant:
         """The invariant net of `group` in the first layer."""
         invariants = self.invariant[0]

@@ -9,9 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import ScaleGMNError
-from ..networks import Networks
+from ..networks import Networks, each_architecture
 from ..tasks import Editing
-from ..tasks.base import each_architecture
 from ..training.data import open_zoo
 from ..training.trained import WEIGHTS, load
 from ..zoo.files import write_atomically

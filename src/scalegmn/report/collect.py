@@ -102,7 +102,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         if not inside:
             raise ScaleGMNError(f"run: {path} holds no run; expected a directory that `scalegmn train` made")
         found += inside
-    return list(dict.fromkeys(found))
+    return list({path.resolve(): path for path in reversed(found)}.values())[::-1]
 
 
 def collect(paths: Iterable[str | Path]) -> list[Section]:

@@ -113,7 +113,9 @@ def scatter(truths: Tensor, answers: Tensor, index: int, name: str) -> str:
         index: Of the series, for its colour.
         name: What is predicted.
     """
-    pairs = list(zip(truths.tolist(), answers.tolist(), strict=True))[:SCATTERED]
+    pairs = list(zip(truths.tolist(), answers.tolist(), strict=True))
+    # From all of them, evenly: the answers of several seeds follow each other.
+    pairs = pairs[:: -(-len(pairs) // SCATTERED)]
     frame = Frame.around([p[0] for p in pairs], [p[1] for p in pairs], f"true {name}", "predicted", square=True)
     low, high = frame.x.low, frame.x.high
     ends = f'x1="{frame.x(low):.1f}" y1="{frame.y(low):.1f}" x2="{frame.x(high):.1f}" y2="{frame.y(high):.1f}"'

@@ -17,7 +17,7 @@ from ..training.recipe import to_toml
 from . import figures
 from .audit import Audit
 from .build import SHEET, Finding
-from .collect import Series
+from .collect import Record, Series
 from .svg import colour
 
 _STYLE = Path(__file__).with_name("style.css")
@@ -128,7 +128,7 @@ def _results(finding: Finding) -> str:
             Cell(f"{len(done)}" + (f" of {len(s.runs)}" if len(done) < len(s.runs) else "")),
         ]
         for m in metrics:
-            values = [v for run in done if (v := run.results[split].get(m)) is not None]
+            values = [_value(run, split, m) for run in done]
             cells.append(Cell(spread(values, _format(m)), best=best[m] == i and len(series) > 1))
         cells.append(Cell(f"{done[0].results['parameters']:,}" if done else "-"))
         seconds = [run.results["seconds"] for run in done]
@@ -137,7 +137,8 @@ def _results(finding: Finding) -> str:
     heads = ["model", "runs", *(f"{split} {m}" for m in metrics), "parameters", "training time"]
     several = any(len(s.runs) > 1 for s in series)
     text = "Mean and standard deviation over seeds. " if several else ""
-    text += "The best validation picked the weights; the test split was read once, at the end."
+    text += "The best validation picked the weights"
+    text += "; the test split was read once, at the end." if split == "test" else "."
     return f'<p class="note">{text}</p>' + _table(heads, rows)
 
 
@@ -148,8 +149,14 @@ def _metrics(task: Task, series: Sequence[Series], split: str) -> list[str]:
 
 
 def _mean(series: Series, split: str, metric: str) -> float:
-    values = [v for run in series.runs if (v := run.results.get(split, {}).get(metric)) is not None]
+    values = [_value(run, split, metric) for run in series.runs if run.results]
     return statistics.fmean(values) if values else math.nan
+
+
+def _value(run: Record, split: str, metric: str) -> float:
+    """A result; nan where it is not defined, such as the correlation of a constant answer."""
+    value = run.results.get(split, {}).get(metric)
+    return math.nan if value is None else float(value)
 
 
 def _best(means: Sequence[float], task: Task, metric: str) -> int | None:
@@ -270,7 +277,7 @@ def _audit(finding: Finding) -> str:
 
 def _of(audits: Sequence[Audit], metric: str, moved: bool) -> str:
     values = [(a.moved if moved else a.plain).metrics[metric] for a in audits]
-    return spread([v for v in values if not math.isnan(v)], _format(metric))
+    return spread(values, _format(metric))
 
 
 def _runs(finding: Finding) -> str:

@@ -143,6 +143,7 @@ METHODS = {
         *(
             Method(f"{m.name}-augmented", f"{m.title} + augmentation", m.model, m.options, {"augment": "scale"})
             for m in _PERMUTATIONS
+            if m.name != "gmn"
         ),
     )
 }
@@ -215,7 +216,6 @@ def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
 def _paper(dataset: Dataset, method: Method) -> dict[str, Any]:
     """The published settings of ScaleGMN; peers have those of training, and their own defaults."""
     values = read_values(f"paper/{dataset.paper}{'-b' if method.model == 'scalegmn-b' else ''}")
-    if method.model not in ("scalegmn", "scalegmn-b"):
-        return {"model": {"name": method.model}, "training": values["training"]}
+    model = values["model"] if method.model in ("scalegmn", "scalegmn-b") else {"name": method.model}
     special = {k: method.options[k] for k in ("probes", "backward", "copies") if k in method.options}
-    return {"model": {**values["model"], **special}, "training": values["training"]}
+    return {"model": {**model, **special}, "training": values["training"]}

@@ -19,8 +19,9 @@ Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES
 and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
 {MINUTES:g} minutes of processor time ({CNN_MINUTES:g} for CNNs) or {EPOCHS} epochs, whichever ends first. All methods
 of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
-ScaleGMN-B). ScaleGMN with probes has dropout, found with trials on MNIST and Fashion-MNIST; without probes ScaleGMN,
-its variants and GMN have some on CNNs, found with trials on the validation splits of the ReLU zoos. Test values of
+ScaleGMN-B). ScaleGMN, its variants and GMN have dropout, found with trials on MNIST and Fashion-MNIST (with probes),
+on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (on CNNs), and on images without probes a
+narrower net on edges (`gate`), found on Fashion-MNIST too; peers have the defaults of docs/baselines.md. Test values of
 the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs
 are moved, training networks are composed with small random affine maps of their inputs (`training.move`). Parameters
 are all that a model holds, also those of states that its readout cannot see. SVHN-GS is not the official set: its
@@ -43,7 +44,8 @@ def table_data(
     Returns:
         `rows` with the `cells` of every method by dataset: `mean`, `std`, `values` by seed, `seconds`, `epochs`,
         `parameters`, and `paper`, the published value; cells without a run and without a published value are left out.
-        In a table of moved networks `before` has the mean on the networks as they were.
+        In a table of moved networks `before` has the mean on the networks as they were. `undefined` counts the runs
+        without a value, which the mean leaves out.
         `figures` has the pictures that there are.
     """
     drawn = [f"{name}.png" for name in table.figures]
@@ -70,11 +72,13 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
     cell: dict[str, Any] = {}
     unit = DATASETS[dataset].unit
     plain = {r.seed: unit * r.value for r in records if r.value is not None}
-    copies = {r.seed: unit * r.moved for r in records if r.moved is not None}
+    copies = {r.seed: unit * r.moved for r in records if r.moved is not None and r.seed in plain}
     shown = copies if table.moved else plain
     known, values = [r for r in records if r.seed in shown], list(shown.values())
+    if len(plain) < len(records):
+        cell["undefined"] = len(records) - len(plain)
     if known:
-        cell = {
+        cell |= {
             "mean": statistics.fmean(values),
             "std": statistics.stdev(values) if len(values) > 1 else None,
             "values": {str(seed): value for seed, value in shown.items()},
@@ -83,7 +87,7 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
             "seconds": statistics.fmean(r.seconds for r in known),
         }
         if table.moved:
-            cell["before"] = statistics.fmean(plain.values())
+            cell["before"] = statistics.fmean(plain[seed] for seed in copies)
     published = table.paper.get(dataset, {}).get(method)
     return {**cell, "paper": float(published)} if published else cell
 
@@ -104,12 +108,16 @@ def cell_text(cell: dict[str, Any], digits: int) -> str:
 
     >>> cell_text({"mean": 81.234, "std": 0.51, "paper": 96.57}, 1)
     '81.2 ± 0.5 (96.57)'
+    >>> cell_text({"mean": 0.71, "std": None, "undefined": 2}, 2)
+    '0.71, 2 undefined'
     """
     parts = []
     if "mean" in cell:
         before = f"{cell['before']:.{digits}f} → " if "before" in cell else ""
         spread = "" if cell["std"] is None else f" ± {cell['std']:.{digits}f}"
         parts.append(f"{before}{cell['mean']:.{digits}f}{spread}")
+    if "undefined" in cell:
+        parts[-1:] = [", ".join([*parts, f"{cell['undefined']} undefined"])]
     if "paper" in cell:
         parts.append(f"({cell['paper']:g})")
     return " ".join(parts)
@@ -128,7 +136,8 @@ def grid(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             mean, mark = (text.partition(" (")[0], best[column["name"]]) if "mean" in cell else ("", None)
             texts.append(f"**{mean}**{text[len(mean) :]}" if mean and cell["mean"] == mark else text)
         measured = [c for c in row["cells"].values() if "mean" in c]
-        size = f"{measured[0]['parameters']:,}" if measured else ""
+        sizes = sorted({c["parameters"] for c in measured})
+        size = " to ".join(f"{n:,}" for n in dict.fromkeys(sizes[:1] + sizes[-1:]))
         minutes = f"{statistics.fmean(c['seconds'] for c in measured) / 60:.1f}" if measured else ""
         rows.append([row["title"], *texts, size, minutes])
     return heads, rows

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..training.lanes import train_all
 from ..training.recipe import Recipe
 from ..training.run import Run
+from ..training.state import read_json
 from .experiments import DATASETS, METHODS, Dataset, Method, possible, recipe
 from .records import matching, read_records, run_name, same_experiment, write_record
 from .zoos import Place, Scale, open_zoo
@@ -43,6 +44,8 @@ def missing(
 ) -> list[Job]:
     """The runs of which there is no record with the same recipe; all methods with the first seed come first.
 
+    Records of another zoo count only where there is none to compare with.
+
     Arguments:
         datasets, methods, seeds, scale: What is wanted.
         zoos: The folder of the zoos.
@@ -51,10 +54,13 @@ def missing(
     records = read_records(results)
     found = []
     for dataset in (DATASETS[name] for name in datasets):
+        header = zoos / dataset.zoo / "zoo.json"
+        sha256 = read_json(header)["sha256"] if header.is_file() else None
         for seed in range(seeds):
             for method in (METHODS[name] for name in methods if possible(dataset, METHODS[name], scale)):
                 asked = recipe(dataset, method, scale, seed, zoos)
                 there = [r for r in matching(records, dataset.name, method.name) if r.seed == seed]
+                there = [r for r in there if sha256 in (None, r.zoo["sha256"])]
                 if not any(same_experiment(record, asked) for record in there):
                     found.append(Job(dataset, method, seed, asked))
     return found
@@ -87,10 +93,13 @@ def perform(
         if tell is not None:
             tell(f"{dataset.title}: {len(zoo):,} networks, {len(mine)} runs")
 
-        def look(name: str, run: Run, mine: dict[str, Job] = mine) -> None:
+        recorded: set[str] = set()
+
+        def look(name: str, run: Run, mine: dict[str, Job] = mine, recorded: set[str] = recorded) -> None:
             if watch is not None:
                 watch(name, run)
-            if run.finished:
+            if run.finished and name not in recorded:
+                recorded.add(name)
                 job = mine[name]
                 write_record(results, job.dataset, job.method, job.seed, run)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from ..models.base import Metanetwork
-from ..networks import Networks, group_by_architecture
+from ..networks import Networks
 from ..zoo.schema import to_json
 from ..zoo.store import Zoo
 
@@ -71,20 +70,3 @@ class Task(ABC):
     def to_json(self) -> dict[str, Any]:
         """Name and fields as plain values, for `task_from_json`."""
         return {"name": self.name, **to_json(self)}
-
-
-def each_architecture(f: Callable[[Networks], Tensor], networks: Networks | Sequence[Networks]) -> Tensor:
-    """Apply f to the networks of one architecture at a time and give the results in the order of the input.
-
-    >>> from scalegmn.architecture import Architecture
-    >>> small, large = (Architecture.mlp([1, n, 1]) for n in (2, 3))
-    >>> mixed = [Networks(a, torch.full((1, a.parameters), v)) for a, v in [(small, 1.0), (large, 2.0), (small, 3.0)]]
-    >>> each_architecture(lambda n: n.parameters[:, 0], mixed)
-    tensor([1., 2., 3.])
-    """
-    if isinstance(networks, Networks):
-        return f(networks)
-    groups = group_by_architecture(networks)
-    found = torch.cat([f(batch) for batch, _ in groups])
-    order = torch.cat([positions for _, positions in groups]).argsort()
-    return found[order.to(found.device)]

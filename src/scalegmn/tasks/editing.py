@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from ..errors import ScaleGMNError
 from ..models.base import Editor, Metanetwork
-from ..networks import Networks
+from ..networks import Networks, each_architecture
 from ..zoo.canvas import Canvas
 from ..zoo.store import Zoo
-from .base import Head, Task, each_architecture
+from .base import Head, Task
 
 Target = Literal["dilation", "contrast"]
 Images = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
@@ -84,6 +84,10 @@ class Editing(Task):
 
     def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:
         """The edited images on the scale [0, 1], (B, H, W, C)."""
+        if zoo.canvas != self.canvas:
+            raise ScaleGMNError(
+                f"editing: the model knows pictures of {self.canvas}, but {zoo.path} holds those of {zoo.canvas}"
+            )
         change = dilate if self.target == "dilation" else contrast
         return torch.from_numpy(change(zoo.images(indices).numpy())).float() / 255
 
