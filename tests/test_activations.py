@@ -171,6 +171,8 @@ def test_what_is_not_known_is_not_an_activation() -> None:
         ("rellu", (), "expected one of .*relu.*got 'rellu'"),
         ("relu", (1.0,), "expected 0 parameter"),
         ("power", (2.5,), "whole exponent"),
+        ("square", (5.0,), "square has its parameters already"),
+        (nn.ReLU(), (3.0,), r"ReLU\(\) has its parameters already"),
         ("power", (0,), "whole exponent"),
         ("sine", (0.0,), "frequency other than 0"),
         ("cos", (math.inf,), "frequency other than 0"),

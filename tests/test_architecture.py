@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +17,7 @@ from scalegmn.architecture import Architecture, Connection, Conv, Layer, Linear,
 from scalegmn.errors import ScaleGMNError
 from scalegmn.groups import Group, NonZeroScale, PositiveScale, Sign, Trivial
 from scalegmn.networks import Networks
+from scalegmn.testing import random_networks
 
 RELU, TANH, ABS, SINE, GELU = (activation(n) for n in ("relu", "tanh", "abs", "sine", "gelu"))
 INPUT, OUTPUT = Layer(3, bias=False), Layer(2)
@@ -165,6 +171,36 @@ def test_equal_architectures_are_equal_keys() -> None:
     assert a == b
     assert hash(a) == hash(b)
     assert len({a, b, Architecture.mlp([2, 8, 1], activation("sine", 1))}) == 2
+
+
+def test_an_architecture_is_the_same_key_in_another_process() -> None:
+    """Hashes of names differ from process to process; a cached one must not travel."""
+    a = Architecture.mlp([2, 8, 1], "relu")
+    hash(a)
+    code = "import pickle, sys; a = pickle.load(sys.stdin.buffer); print({type(a).mlp([2, 8, 1], 'relu'): 1}[a])"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(a), capture_output=True, check=False)
+    assert done.stdout.strip() == b"1", done.stderr.decode()
+
+
+def test_what_reads_the_same_is_told_apart() -> None:
+    a, b = Architecture.mlp([2, 8, 1]), Architecture.mlp([2, 8, 1], bias=False)
+    assert str(a) == str(b)
+    assert "layer 1 is Layer(" in a.beside(b)
+    with pytest.raises(ScaleGMNError, match=r"got 2-8-1 .* layer 1 is Layer"):
+        Networks.cat([random_networks(a, 1), random_networks(b, 1)])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Architecture.mlp([]), "expected those of input and output at least"),
+        (lambda: Architecture.mlp([3]), "expected those of input and output at least"),
+        (lambda: Architecture.cnn([], 10), "expected those of the input at least"),
+    ],
+)
+def test_too_few_sizes(make: Callable[[], Architecture], message: str) -> None:
+    with pytest.raises(ScaleGMNError, match=message):
+        make()
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,13 @@ def test_files_hold_one_network_each(tmp_path: Path, suffix: str) -> None:
     assert_same_states(again.to_state_dicts(), [dict(m.state_dict()) for m in modules])
     with pytest.raises(ScaleGMNError, match="expected one for each of 3"):
         networks.to_files(paths[:2])
+    with pytest.raises(ScaleGMNError, match="got one of them twice"):
+        networks.to_files([*paths[:2], paths[0]])
+    before = paths[0].read_bytes()
+    with pytest.raises(ScaleGMNError, match="expected a name that ends in"):
+        networks[[2, 1, 0]].to_files([*paths[:2], tmp_path / "2.txt"])
+    assert paths[0].read_bytes() == before
+    assert sorted(tmp_path.iterdir()) == paths
 
 
 def test_a_deep_chain_in_safetensors_keeps_its_order(tmp_path: Path) -> None:

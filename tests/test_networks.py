@@ -168,9 +168,12 @@ def test_an_index_may_come_from_another_library() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("prelu", {"slopes": ()}, r"slope of layer 1: expected shape \(networks, 1\), got none"),
-        ("relu", {"biases": (None, None, None)}, r"bias of layer 1: expected shape \(networks, 3\), got none"),
+        ("prelu", {"slopes": ()}, r"slope of layer 1: expected shape \(1, 1\), got none"),
+        ("relu", {"biases": (None, None, None)}, r"bias of layer 1: expected shape \(1, 3\), got none"),
         ("relu", {"weights": (torch.ones(1, 2, 2, 1),)}, r"weight of connection 0: .* got \(1, 2, 2, 1\)"),
+        ("relu", {"weights": (torch.ones(1, 2, 3), torch.ones(1, 1, 3))}, r"weight of connection 0: .* \(1, 2, 3\)"),
+        ("relu", {"biases": (torch.ones(1, 2),)}, r"bias 0: expected none in 2-3-1 \[relu\], got \(1, 2\)"),
+        ("relu", {"biases": (None, torch.ones(2, 3), None)}, r"bias of layer 1: expected shape \(1, 3\), got \(2, 3\)"),
     ],
 )
 def test_a_missing_tensor_is_named(name: str, change: dict[str, tuple[Tensor | None, ...]], message: str) -> None:

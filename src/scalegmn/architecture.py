@@ -194,6 +194,10 @@ class Architecture:
     def _hash(self) -> int:
         return hash((self.layers, self.connections))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # What is cached stays here: hashes of names differ from process to process.
+        return Architecture, (self.layers, self.connections)
+
     def __str__(self) -> str:
         sizes = "-".join(str(layer.size) for layer in self.layers)
         hidden = dict.fromkeys(str(layer.activation) for layer in self.layers[1:-1])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,11 @@ from torch import Tensor, nn
 
 from scalegmn.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
-from scalegmn.groups import GROUPS, Group, PositiveScale, Sign
+from scalegmn.groups import GROUPS, Group, PositiveScale, Sign, Trivial
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
 from scalegmn.nn import kernels
 from scalegmn.nn.mlp import MLP
-from scalegmn.nn.scale import ScaleInvariant, SignRule
+from scalegmn.nn.scale import ScaleEquivariant, ScaleInvariant, SignRule
 
 compiled = pytest.mark.skipif(kernels.load() is None, reason="no compiler")
 
@@ -161,6 +162,54 @@ def test_other_types_are_one_line_and_never_reach_a_kernel() -> None:
     for part in (MLP(8, 8), ScaleInvariant(Sign, [8], 8)):
         with pytest.raises(ScaleGMNError, match="expected inputs and weights alike"):
             part([x] if isinstance(part, ScaleInvariant) else x)
+
+
+@pytest.mark.parametrize("width", [3, 40])
+def test_vectors_of_another_width_are_refused(width: int) -> None:
+    x = torch.randn(5, width)
+    equivariant = ScaleEquivariant([Sign], 8, 8)
+    for apply in (MLP(8, 8), lambda x: ScaleInvariant(Sign, [8], 8)([x]), lambda x: equivariant(Sign, x)):
+        with pytest.raises((ScaleGMNError, RuntimeError), match=rf"got {width}|cannot be multiplied"):
+            apply(x)
+
+
+@compiled
+def test_opposite_terms_do_not_spoil_the_variance() -> None:
+    """Where a context is nearly minus what the vector gives, squares and products apart would cancel."""
+    net = ScaleInvariant(Trivial, [16], 16, contexts=[16])
+    context = net.contexts[0]
+    assert isinstance(context, nn.Linear)
+    context.weight.data = -net.first[0].weight.data  # type: ignore[operator]
+    x = 1e4 * torch.randn(20, 16, generator=generator(0))
+    p = x * (1 + 1e-4 * torch.randn(20, 16, generator=generator(1)))
+    exact = net.double()([x.double()], [p.double()])
+    assert (net.float()([x], [p]) - exact).abs().max() < 0.05
+
+
+@compiled
+def test_subnormal_vectors_count_as_zero_on_both_paths() -> None:
+    net = ScaleInvariant(PositiveScale, [2], 4)
+    x = torch.tensor([[5e-39, -3e-39]])
+    with kernels.disabled():
+        expected = net([x])
+    torch.testing.assert_close(net([x]), expected)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_no_networks_give_no_rows(fast: bool) -> None:
+    a = ARCHITECTURES["mlp", "mixed"]
+    with nullcontext() if fast else kernels.disabled():
+        assert ScaleGMN([a], 3, width=8, layers=2, backward="dual").double()(fresh(a)[:0]).shape == (0, 3)
+
+
+def test_functional_transforms_take_the_plain_path() -> None:
+    net = MLP(3, 2)
+    x = torch.randn(5, 3, generator=generator(0))
+    parameters = dict(net.named_parameters())
+    found = torch.func.grad(lambda p: torch.func.functional_call(net, p, (x,)).square().sum())(parameters)
+    net(x).square().sum().backward()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(found[name], p.grad)
 
 
 # -- dropout -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 import torch
 from strategies import generator
 from subjects import ARCHITECTURES, transforms
+from torch import Tensor
 
 from scalegmn.architecture import Architecture
 from scalegmn.audit import residual
@@ -219,6 +220,31 @@ def test_skip_connections_add_what_both_have() -> None:
     assert flat(total).keys() == {("x", 1), ("e", 0)}
     torch.testing.assert_close(total.x[1], 2 * old.x[1])
     torch.testing.assert_close(dense(total.e[0]), dense(old.e[0]))
+
+
+def test_bidirectional_layers_begin_as_forward_ones() -> None:
+    """Whatever comes back changes nothing at first, and something after a step of training."""
+    a = SUBJECTS["tanh"]
+    old, symmetry = random_states(a), Symmetry.full(a)
+    style = Style(vertex_groups([symmetry]), edge_groups([symmetry]), H)
+    layer = SharedLayer(style, edges=False).double()
+    wanted: set[Key] = {("x", i) for i in range(len(a.layers))}
+
+    def answers() -> Tensor:
+        return torch.cat([x.flatten() for x in layer(symmetry, old, wanted, []).x.values()])
+
+    first = answers()
+    for p in layer.backward_message.parameters():
+        p.data *= 3
+    assert torch.equal(answers(), first)
+    first.square().sum().backward()
+    for p in layer.update.parameters():
+        if p.grad is not None:
+            p.data -= 1e-2 * p.grad
+    before = answers()
+    for p in layer.backward_message.parameters():
+        p.data *= 3
+    assert not torch.allclose(answers(), before)
 
 
 @pytest.mark.parametrize("edges", [True, False])

@@ -103,6 +103,18 @@ def test_moved_networks_have_a_table_of_their_own() -> None:
     assert "| ScaleGMN | **80.0 → 75.0** |" in render.markdown(data)
 
 
+def test_what_is_undefined_is_counted_and_never_averaged() -> None:
+    tau = dataclasses.replace(_record("cifar10-gs-relu", "statnn", 0, 0.5), metric="tau", moved=0.3)
+    undefined = dataclasses.replace(tau, seed=1, value=None, val=None)
+    unasked = dataclasses.replace(tau, seed=2, value=0.9, moved=None)
+    text = render.markdown(render.table_data(table("generalisation"), [tau, undefined, unasked], "small"))
+    assert "0.700 ± 0.283, 1 undefined** (0.914)" in text
+    text = render.markdown(render.table_data(table("symmetries"), [tau, undefined, unasked], "small"))
+    assert "0.500 → 0.300, 1 undefined" in text
+    text = render.markdown(render.table_data(table("symmetries"), [undefined], "small"))
+    assert "1 undefined" in text
+
+
 def test_lower_errors_win(tmp_path: Path) -> None:
     records = [
         dataclasses.replace(_record("dilation", m, 0, v), metric="mse") for m, v in (("dws", 0.02), ("mlp", 0.05))
@@ -160,6 +172,17 @@ def test_runs_leave_records_and_are_not_repeated(
     shown = json.loads(capsys.readouterr().out)
     cell = next(row for row in shown["rows"] if row["method"] == "mlp")["cells"]["mnist"]
     assert cell["mean"] == pytest.approx(100 * (first.value or 0))
+    # Only the rows and columns that were asked for.
+    options += ["--methods", "mlp", "--datasets", "mnist,cifar10"]
+    assert command(app, ["reproduce", "inr-classification", *options]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in shown["rows"]] == ["mlp"]
+    assert [column["name"] for column in shown["datasets"]] == ["mnist", "cifar10"]
+    # Another zoo in the same place is another experiment.
+    monkeypatch.setattr(experiments, "EPOCHS", 2)
+    header = read_json(place.zoos / "mnist" / "zoo.json")
+    write_json(place.zoos / "mnist" / "zoo.json", {**header, "sha256": "0" * 64})
+    assert len(missing(["mnist"], methods, 1, "small", place.zoos, results)) == 2
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,11 @@ def test_an_edit_is_measured_on_the_unit_scale(zoo: Zoo, copies: int) -> None:
     assert torch.allclose(bright - still, torch.tensor(0.1), atol=1e-6)
 
 
+def test_pictures_of_another_canvas_are_refused(zoo: Zoo) -> None:
+    with pytest.raises(ScaleGMNError, match=r"the model knows pictures of .*28.* holds those of .*8"):
+        Editing("dilation", Canvas("dws", 28, 28, 1)).targets(zoo, torch.arange(2))
+
+
 def test_editing_needs_images(tmp_path: Path) -> None:
     with pytest.raises(ScaleGMNError, match="expected a zoo of INRs with their images"):
         Editing.from_zoo(mixed_zoo(tmp_path / "mixed"))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..architecture import Architecture
+from ..convert.layout import double
 from ..errors import ScaleGMNError
 from ..networks import Networks, each_architecture
 
@@ -120,7 +121,7 @@ class Editor(Metanetwork, ABC):
             sizes = [s.size for s in networks.architecture.segments]
             parts = zip(sample.parameters.split(sizes, -1), self.direction(sample).split(sizes, -1), strict=True)
             for i, (theta, change) in enumerate(parts):
-                ratio = theta.double().square().mean().sqrt() / change.double().square().mean().sqrt()
+                ratio = double(theta).square().mean().sqrt() / double(change).square().mean().sqrt()
                 if ratio.isfinite() and ratio > 0:
                     found.setdefault(i, []).append(ratio)
         for i, ratios in found.items():

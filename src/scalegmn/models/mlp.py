@@ -130,7 +130,7 @@ class MLPEditor(Editor):
     def direction(self, networks: Networks) -> Tensor:
         """The change (B, copies, P)."""
         change: Tensor = self.trunk(self.normalise(networks).parameters)
-        return change.reshape(len(networks), self.copies, -1)
+        return change.view(len(networks), self.copies, networks.architecture.parameters)
 
 
 register(

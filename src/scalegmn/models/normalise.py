@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..architecture import Architecture, Segment
+from ..convert.layout import double
 from ..errors import ScaleGMNError
 from ..networks import Networks
 
@@ -123,8 +124,8 @@ def normaliser(kind: Kind, architectures: Sequence[Architecture]) -> Normalisati
 
 def _moments(networks: Networks) -> tuple[Tensor, Tensor]:
     """First and second moment of each tensor of parameters, repeated for its entries: (P,), (P,)."""
-    sizes = torch.tensor([s.size for s in networks.architecture.segments], device=networks.device)
-    parameters = networks.parameters.double()
+    parameters = double(networks.parameters)
+    sizes = torch.tensor([s.size for s in networks.architecture.segments], device=parameters.device)
 
     def pooled(x: Tensor) -> Tensor:
         parts = x.split(sizes.tolist())

@@ -63,15 +63,6 @@ class Features:
             tuple(map(function, self.edges)), tuple(map(function, self.vertices)), function(self.constants)
         )
 
-    @property
-    def channels(self) -> Channels:
-        """The numbers of channels."""
-        return Channels(
-            tuple(e.shape[-1] for e in self.edges),
-            tuple(v.shape[-1] for v in self.vertices),
-            self.constants.shape[-1],
-        )
-
 
 @dataclass(frozen=True)
 class Place:
@@ -169,7 +160,7 @@ class Layout:
             size = width * place.multiplicity
             shape = (batch, *place.segment.shape, width)
             if place.kind == "edge":
-                parts.append(features.edges[place.index].reshape(batch, -1, width))
+                parts.append(features.edges[place.index].reshape(batch, place.segment.size, width))
                 continue
             key: str | int = "constant" if place.kind == "constant" else place.index
             tensor = features.constants if place.kind == "constant" else features.vertices[place.index]
@@ -178,7 +169,7 @@ class Layout:
             if place.kind == "source":
                 n_t, n_s, kernel = place.segment.shape
                 part = part.reshape(batch, n_s, n_t, kernel, width).transpose(1, 2)
-            parts.append(part.reshape(shape).reshape(batch, -1, width))
+            parts.append(part.reshape(shape).flatten(1, -2))
         return torch.cat(parts, dim=1)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..architecture import Architecture, Connection, Conv, Linear
+from ..convert.layout import double
 from ..groups import Group
 from ..networks import Networks
 from .edges import Edge, Factored
@@ -154,7 +155,7 @@ class Kernels(nn.Module):
 
 def typical(values: Tensor) -> Tensor:
     """Root mean square of every row (B, n), 1 for rows of zeros."""
-    size = values.double().square().mean(1).sqrt()
+    size = double(values).square().mean(1).sqrt()
     return size.masked_fill(size == 0, 1)
 
 

@@ -102,6 +102,7 @@ def net(gamma: Tensor | None, gate: Gate, rows: Rows, *, reduce: Reduce = None, 
         reduce: Sum the result to targets (B, T, outputs) or to sources (B, S, outputs).
         residual: Add x to the result.
     """
+    _check_widths(gamma, gate, rows)
     outputs, hidden = gate.last.shape
     k, m, h, o = (_padded(n, rows.x.dtype) for n in (rows.x.shape[-1], gate.first.shape[1], hidden, outputs))
     outer = rows.outer or (None, None)
@@ -126,6 +127,16 @@ def net(gamma: Tensor | None, gate: Gate, rows: Rows, *, reduce: Reduce = None, 
     return y if o == outputs else y[..., :outputs]
 
 
+def _check_widths(gamma: Tensor | None, gate: Gate, rows: Rows) -> None:
+    """Kernels take widths on trust."""
+    middle = gate.first.shape[1]
+    inputs = middle if rows.edge is None else rows.edge.shape[1]
+    if rows.x.shape[-1] != inputs:
+        raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {rows.x.shape[-1]}")
+    assert gamma is None or gamma.shape == (len(gate.last), middle)
+    assert rows.edge is None or (len(rows.edge) == middle and rows.vertex is not None)
+
+
 def _padded(width: int, dtype: torch.dtype) -> int:
     """The next multiple of two vectors: what kernels take at once."""
     block = 64 // dtype.itemsize
@@ -138,7 +149,7 @@ def _pad(x: Tensor | None, columns: int, rows: int | None = None) -> Tensor | No
         return None
     right, below = columns - x.shape[-1], 0 if rows is None else rows - x.shape[-2]
     if right or below:
-        return F.pad(x, (0, right, 0, below) if below else (0, right))
+        return F.pad(x, (0, right, 0, below) if below else (0, right)).contiguous()
     return x.contiguous()
 
 

@@ -80,25 +80,25 @@ void moments(const Gate<F> &g, const Tile &tile, GateRows<F> &rows) {
         const F *s = g.source ? g.source + tile.source[r] * g.width : nullptr;
         F *p = rows.p + r * g.width;
         const auto v_at = rows.row(r, width);
-        Vec<F> squares{}, cross{};
+        // Not as |p|^2 + |v|^2 and twice their product, which would cancel where one is nearly minus the other.
+        Vec<F> sum{}, difference{};
         for (Index i = 0; i < width; i += n) {
             Vec<F> v = load(offset + i);
             if (t) v += load(t + i);
             if (s) v += load(s + i);
             const Vec<F> u = v_at(i);
             store(p + i, v);
-            squares += v * v + u * u;
-            cross += u * v;
+            sum += (v + u) * (v + u);
+            difference += (v - u) * (v - u);
         }
-        const F even = sum_of(squares), odd = 2 * sum_of(cross);
-        rows.plus[r] = even + odd;
-        rows.minus[r] = even - odd;
+        rows.plus[r] = sum_of(sum);
+        rows.minus[r] = sum_of(difference);
     }
     const F share = F(1) / g.channels;
 #pragma omp simd
     for (Index r = 0; r < tile.rows; ++r) {
-        rows.plus[r] = 1 / std::sqrt(std::max(rows.plus[r], F(0)) * share + g.eps);
-        rows.minus[r] = 1 / std::sqrt(std::max(rows.minus[r], F(0)) * share + g.eps);
+        rows.plus[r] = 1 / std::sqrt(rows.plus[r] * share + g.eps);
+        rows.minus[r] = 1 / std::sqrt(rows.minus[r] * share + g.eps);
     }
 }
 

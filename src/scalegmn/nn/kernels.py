@@ -20,6 +20,7 @@ from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("fused.cpp")
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-fPIC"]
+_CPUINFO = ("flags", "model name", "Features", "CPU implementer", "CPU part")
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _ENABLED: ContextVar[bool] = ContextVar("kernels", default=True)
 
@@ -43,8 +44,10 @@ def call(name: str, dtype: torch.dtype, *arguments: object, source: Path = _SOUR
 
 def usable(*tensors: Tensor | None, source: Path = _SOURCE) -> bool:
     """Whether the kernels can take these tensors: on the CPU, in float32 or float64, and a compiler was found."""
-    # Autocast would hand over tensors of several types.
+    # Autocast would hand over tensors of several types, functional transforms tensors without memory.
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not _ENABLED.get():
+        return False
+    if torch._C._are_functorch_transforms_active():
         return False
     found = [t for t in tensors if t is not None]
     return all(t.device.type == "cpu" and t.dtype in _SUFFIX for t in found) and load(source) is not None
@@ -105,4 +108,4 @@ def _processor() -> bytes:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor().encode()
-    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "model name"))})).encode()
+    return "\n".join(sorted({line for line in lines if line.startswith(_CPUINFO)})).encode()

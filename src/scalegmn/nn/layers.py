@@ -138,9 +138,6 @@ class GraphLayer(nn.Module, ABC):
             sign=s,
             dropout=p,
         )
-        if self.messages > 1:
-            # A bidirectional model begins as the forward one.
-            self.update.ignore(slice(2 * w, 3 * w))
         self.edges = edges
         if edges:
             self.invariant = VertexInvariant(style.vertex_groups, states, w, contexts=products, sign=s, dropout=p)
@@ -203,10 +200,12 @@ class GraphLayer(nn.Module, ABC):
         edges: dict[int, Edge],
         wanted: Sequence[int],
         positions: Sequence[Tensor],
+        update: EdgeUpdate | None = None,
     ) -> dict[int, Edge]:
         """New states of the wanted connections, the old ones added; each layer's invariants are computed once."""
         if not self.edges:
             return self._unchanged(edges, wanted)
+        update = self.edge_update if update is None else update
         a = symmetry.architecture
         layers = {i for c in wanted for i in (a.connections[c].source, a.connections[c].target)}
         inv = {i: self.invariant(symmetry, i, *self._vertex(old, i)) for i in layers}
@@ -215,7 +214,7 @@ class GraphLayer(nn.Module, ABC):
             s, t = a.connections[c].source, a.connections[c].target
             outer = (old.x[t], getattr(old, self.inverse)[s]) if self.inverse else None
             along = self._along_edge(symmetry, c, positions)
-            new[c] = self.edge_update(symmetry, c, edges[c], (inv[t], inv[s]), along, outer, skip=self.style.skip)
+            new[c] = update(symmetry, c, edges[c], (inv[t], inv[s]), along, outer, skip=self.style.skip)
         return new
 
     def _unchanged(self, edges: dict[int, Edge], wanted: Sequence[int]) -> dict[int, Edge]:
@@ -261,7 +260,8 @@ class ForwardLayer(GraphLayer):
 class SharedLayer(GraphLayer):
     r"""Messages both ways along the same edges: ScaleGMN-B for signs.
 
-    Edges also see \(x_t \otimes x_s\), which for signs moves as they do; a gradient has this form.
+    Edges also see \(x_t \otimes x_s\), which for signs moves as they do; a gradient has this form. Updates begin as those
+    of the forward variant: what comes back is multiplied by zeros until training finds a use for it.
     """
 
     messages = 2
@@ -271,6 +271,7 @@ class SharedLayer(GraphLayer):
         super().__init__(style, edges=edges)
         self.backward_message = style.message()
         self.lift = nn.Linear(style.width, style.width, bias=False)
+        self.update.ignore(slice(2 * style.width, 3 * style.width))
 
     def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
         return _forward_needs(symmetry, wanted) | _backward_needs(symmetry, _wanted("x", wanted), "x", "e")
@@ -310,20 +311,8 @@ class ReciprocalLayer(GraphLayer):
             bw = self.gather_backward(symmetry, i, self.backward_message, old.x, old.r, positions)
             new.x[i] = self.update(symmetry, i, [old.x[i], fw, bw], self._along_vertex(i, positions))
         new.e = self.update_edges(symmetry, old, old.e, _wanted("e", wanted), positions)
-        new.r = self._update_reciprocal(symmetry, old, _wanted("r", wanted), positions)
-        return new
-
-    def _update_reciprocal(
-        self, symmetry: Symmetry, old: States, wanted: Sequence[int], positions: Sequence[Tensor]
-    ) -> dict[int, Edge]:
-        if not self.edges:
-            return self._unchanged(old.r, wanted)
-        new: dict[int, Edge] = {}
-        for c in wanted:
-            s, t = symmetry.architecture.connections[c].source, symmetry.architecture.connections[c].target
-            inv = (self.invariant(symmetry, t, [old.x[t]]), self.invariant(symmetry, s, [old.x[s]]))
-            along = self._along_edge(symmetry, c, positions)
-            new[c] = self.backward_edge_update(symmetry, c, old.r[c], inv, along, skip=self.style.skip)
+        back = self.backward_edge_update if self.edges else None
+        new.r = self.update_edges(symmetry, old, old.r, _wanted("r", wanted), positions, back)
         return new
 
 

@@ -42,7 +42,7 @@ class MLP(nn.Module):
             norm = self.norm.weight, self.norm.bias
             last = self.last.weight, self.last.bias
             gate = fused.Gate(self.first.weight, self.first.bias, *norm, *last, self.norm.eps, drop=drop, seed=seed)
-            rows = fused.Rows(x.reshape(-1, 1, 1, x.shape[-1]))
-            return fused.net(None, gate, rows).view(*x.shape[:-1], -1)
+            rows = fused.Rows(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1]))
+            return fused.net(None, gate, rows).view(*x.shape[:-1], self.last.out_features)
         y: Tensor = self.last(self.hidden(x))
         return y

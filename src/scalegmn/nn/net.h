@@ -6,6 +6,8 @@
 
 #pragma once
 
+#include <limits>
+
 #include "gate.h"
 
 namespace {
@@ -39,11 +41,12 @@ inline F inverse_norm(const F *x, Index width) {
     F largest = 0, square = 0;
 #pragma omp simd reduction(max : largest)
     for (Index i = 0; i < width; ++i) largest = std::max(largest, std::abs(x[i]));
-    const F unit = largest > 0 ? 1 / largest : F(0);
-    if (!std::isfinite(unit)) return 0;
+    // Subnormal numbers have lost their digits: they count as 0.
+    if (!(largest >= std::numeric_limits<F>::min())) return 0;
+    const F unit = 1 / largest;
 #pragma omp simd reduction(+ : square)
     for (Index i = 0; i < width; ++i) square += (x[i] * unit) * (x[i] * unit);
-    return square > 0 ? unit / std::sqrt(square) : F(0);
+    return unit / std::sqrt(square);
 }
 
 // Subtract the mean over the first `channels` numbers of every row; what is padded stays 0. to may be from.
@@ -184,7 +187,7 @@ class Worker {
         moments(to.gate, tile, gate_rows);
     }
 
-    // z = w a, and 1 / |w x|: where the product of two small factors has no finite inverse it counts as 0.
+    // z = w a, and 1 / |w x|: where the product of two small factors is subnormal it counts as 0.
     void factored() {
         const Index width = n.width();
         for (Index r = 0; r < tile.rows; ++r) {
@@ -192,7 +195,7 @@ class Worker {
             F *q = z_.data() + r * width;
             for (Index i = 0; i < width; i += lanes) store(q + i, load(from + i) * w);
             const F inverse = to.norm[sources[r]] / std::abs(w);
-            factor[r] = !n.canonical ? F(1) : std::isfinite(inverse) ? inverse : F(0);
+            factor[r] = !n.canonical ? F(1) : inverse <= 1 / std::numeric_limits<F>::min() ? inverse : F(0);
         }
         z = z_.data();
         if (n.outer_target) add_outer(z_.data());

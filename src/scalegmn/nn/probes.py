@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..architecture import Architecture
+from ..convert.layout import double
 from ..errors import ScaleGMNError
 from ..evaluate import input_dimensions, respond, respond_with_gradients, spatial_mean
 from ..networks import Networks
@@ -85,13 +86,13 @@ class Probes(nn.Module):
         """Bring responses and gradients to a common size with one constant per layer."""
         self.gain.fill_(1)
         self.gradient_gain.fill_(1)
-        for which, gain in enumerate((self.gain, self.gradient_gain)):
-            sizes: dict[int, list[Tensor]] = {}
-            for networks in training:
-                for i, v in enumerate(self.responses_and_gradients(networks)[which]):
-                    size = v.flatten(1).double().square().mean(1).sqrt()
-                    sizes.setdefault(i, []).append(size[size > 0])
-            for i, found in sizes.items():
-                joined = torch.cat(found)
-                if len(joined):
-                    gain[i] = 1 / joined.log().mean().exp()
+        sizes: dict[tuple[int, int], list[Tensor]] = {}
+        for networks in training:
+            for which, values in enumerate(self.responses_and_gradients(networks)):
+                for i, v in enumerate(values):
+                    size = double(v.flatten(1)).square().mean(1).sqrt()
+                    sizes.setdefault((which, i), []).append(size[size > 0])
+        for (which, i), found in sizes.items():
+            joined = torch.cat(found)
+            if len(joined):
+                (self.gain, self.gradient_gain)[which][i] = 1 / joined.log().mean().exp()

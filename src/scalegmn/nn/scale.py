@@ -125,9 +125,9 @@ class ScaleInvariant(nn.Module):
             more = sum_of(f(o) * inverse_norm(o) if self.group.scales else f(o) for f, o in maps)
             more = _as_rows(more, x.shape)
         p = [c.expand(*x.shape[:-1], -1) for c in self.along(contexts)]
-        target = sum_of(p).reshape(-1, 1, p[0].shape[-1]) if p else None
+        target = sum_of(p).reshape(x.shape[:-1].numel(), 1, p[0].shape[-1]) if p else None
         rows = fused.Rows(_as_rows(x, x.shape), target=target, canonical=self.group.scales, more=more)
-        return fused.net(gamma, self.gate(), rows).view(*x.shape[:-1], -1)
+        return fused.net(gamma, self.gate(), rows).view(*x.shape[:-1], self.last.out_features)
 
     def along(self, contexts: Sequence[Tensor]) -> list[Tensor]:
         """The linear maps of the contexts."""
@@ -353,6 +353,6 @@ def product_of(factors: Iterable[Tensor]) -> Tensor:
     return total
 
 
-def _as_rows(x: Tensor, shape: Sequence[int]) -> Tensor:
+def _as_rows(x: Tensor, shape: torch.Size) -> Tensor:
     """Vectors (..., k) as a block of networks with one edge each (R, 1, 1, k)."""
-    return x.expand(*shape[:-1], -1).reshape(-1, 1, 1, x.shape[-1])
+    return x.expand(*shape[:-1], -1).reshape(shape[:-1].numel(), 1, 1, x.shape[-1])

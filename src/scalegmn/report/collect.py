@@ -102,7 +102,10 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         if not inside:
             raise ScaleGMNError(f"run: {path} holds no run; expected a directory that `scalegmn train` made")
         found += inside
-    return list({path.resolve(): path for path in reversed(found)}.values())[::-1]
+    once: dict[Path, Path] = {}
+    for path in found:
+        once.setdefault(path.resolve(), path)
+    return list(once.values())
 
 
 def collect(paths: Iterable[str | Path]) -> list[Section]:
