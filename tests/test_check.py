@@ -92,6 +92,18 @@ def test_gradients_that_are_not_finite_are_found() -> None:
     assert {row.law for row in rows if not row.ok} == {"finite gradients"}
 
 
+class Constant(ScaleGMN):
+    """Every symmetry there is, and finite gradients."""
+
+    def read(self, embedding: torch.Tensor) -> torch.Tensor:
+        return super().read(0 * embedding)
+
+
+def test_a_constant_is_no_model() -> None:
+    rows = list(audit([pretender(Constant, "permutation", "scale")]))
+    assert {row.law for row in rows if not row.ok} == {"not constant"}
+
+
 def refuse(*_: object, **__: object) -> ScaleGMN:
     raise ScaleGMNError("expected nothing")
 

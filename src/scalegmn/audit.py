@@ -1,7 +1,8 @@
-r"""The audit: does every registered model respect the symmetries on its card, and no more than those?
+r"""The audit: does every registered model respect the symmetries on its card, and is that not all it does?
 
 Every model is built small, for architectures of several kinds and activations, and tried on networks that are moved
-along random symmetries with scales in [1e-3, 1e3]. Half of the networks are hostile: they contain exact zeros, values
+along random symmetries with scales in [1e-3, 1e3]. Models with fewer symmetries must break the others, those with all
+must tell two networks apart. Half of the networks are hostile: they contain exact zeros, values
 near 1e-15 and dead neurons.
 """
 
@@ -219,6 +220,11 @@ def _audit_laws(case: Case, model: Model, networks: Networks, generator: torch.G
             yield _row(case, law, dtype, error, TOLERANCES[dtype], error <= TOLERANCES[dtype])
         elif dtype == torch.float64:
             yield _row(case, f"{law} {case.head}", dtype, error, BROKEN, error > BROKEN)
+    if "scale" in case.card.symmetries and dtype == torch.float64:
+        with torch.no_grad():
+            first, second = answer(model, networks[:2]).split(1)
+        error = relative_error(first, second).max().item()
+        yield _row(case, "not constant", dtype, error, BROKEN, error > BROKEN)
 
 
 def audit_order(card: ModelCard) -> Row:

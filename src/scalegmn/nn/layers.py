@@ -260,8 +260,8 @@ class ForwardLayer(GraphLayer):
 class SharedLayer(GraphLayer):
     r"""Messages both ways along the same edges: ScaleGMN-B for signs.
 
-    Edges also see \(x_t \otimes x_s\), which for signs moves as they do; a gradient has this form. Updates begin as those
-    of the forward variant: what comes back is multiplied by zeros until training finds a use for it.
+    Edges also see \(x_t \otimes x_s\), which for signs moves as they do; a gradient has this form. Updates begin as
+    those of the forward variant: what comes back is multiplied by zeros until training finds a use for it.
     """
 
     messages = 2
