@@ -82,10 +82,10 @@ class WeightSpaceAttention(nn.Module):
             found = _attend([columns, None if bias is None or not bias.shape[4] else bias, rows])
             if columns is not None and bias is not None:
                 whole = found[0].permute(0, 3, 2, 1, 4) + from_rows.pop() + means[layer - 1][:, None, None]
-                new_weights.append(whole.flatten(1, -2))
+                new_weights.append(whole.flatten(3).flatten(1, 2))
                 if bias.shape[4]:
                     shift = found[1][:, :, 0].transpose(1, 2) + means[len(weights) + len(new_biases)][:, None]
-                    new_biases.append(shift.flatten(1, -2))
+                    new_biases.append(shift.flatten(2))
             if rows is not None:
                 from_rows.append(found[-1].permute(0, 2, 3, 1, 4))
         return torch.cat([*new_weights, *new_biases], dim=1)
