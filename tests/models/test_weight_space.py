@@ -64,7 +64,9 @@ def test_fold_and_unfold(which: str, architecture: Architecture, width: int) -> 
     layout = LAYOUTS[which](architecture)
     x = torch.randn(2, architecture.parameters, width)
     features = layout.fold(x)
-    assert features.channels == layout.channels(width)
+    expected = layout.channels(width)
+    found = [tuple(t.shape[-1] for t in part) for part in (features.edges, features.vertices)]
+    assert [*found, features.constants.shape[-1]] == [expected.edges, expected.vertices, expected.constants]
     assert torch.equal(layout.unfold(features, width), x)
 
 
