@@ -2,8 +2,8 @@ r"""The audit: does every registered model respect the symmetries on its card, a
 
 Every model is built small, for architectures of several kinds and activations, and tried on networks that are moved
 along random symmetries with scales in [1e-3, 1e3]. Models with fewer symmetries must break the others, those with all
-must tell two networks apart. Half of the networks are hostile: they contain exact zeros, values
-near 1e-15 and dead neurons.
+must tell two networks apart. Half of the networks are hostile: they contain exact zeros, values near 1e-15 and dead
+neurons.
 """
 
 from __future__ import annotations

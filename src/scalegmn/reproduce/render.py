@@ -112,13 +112,15 @@ def cell_text(cell: dict[str, Any], digits: int) -> str:
     >>> cell_text({"mean": 0.71, "std": None, "undefined": 2}, 2)
     '0.71, 2 undefined'
     """
-    parts = []
+    measured, parts = [], []
     if "mean" in cell:
         before = f"{cell['before']:.{digits}f} → " if "before" in cell else ""
         spread = "" if cell["std"] is None else f" ± {cell['std']:.{digits}f}"
-        parts.append(f"{before}{cell['mean']:.{digits}f}{spread}")
+        measured.append(f"{before}{cell['mean']:.{digits}f}{spread}")
     if "undefined" in cell:
-        parts[-1:] = [", ".join([*parts, f"{cell['undefined']} undefined"])]
+        measured.append(f"{cell['undefined']} undefined")
+    if measured:
+        parts.append(", ".join(measured))
     if "paper" in cell:
         parts.append(f"({cell['paper']:g})")
     return " ".join(parts)
