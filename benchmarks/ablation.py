@@ -16,12 +16,13 @@ from torch import Tensor
 
 from scalegmn.models.bench import Case, siren
 from scalegmn.models.scalegmn import ScaleGMN
-from scalegmn.nn import fused, kernels
+from scalegmn.native import library as kernels
+from scalegmn.native import net as fused
+from scalegmn.native.memory import keep_memory
 from scalegmn.nn.body import MessagePassing, _everything
 from scalegmn.nn.edges import Edge, Factored
 from scalegmn.nn.encoding import Init
 from scalegmn.nn.layers import Key
-from scalegmn.nn.memory import keep_memory
 from scalegmn.nn.symmetry import Symmetry
 
 

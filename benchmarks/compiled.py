@@ -11,8 +11,8 @@ import time
 
 from scalegmn.models.bench import Case, siren
 from scalegmn.models.scalegmn import ScaleGMN
-from scalegmn.nn import kernels
-from scalegmn.nn.memory import keep_memory
+from scalegmn.native import library as kernels
+from scalegmn.native.memory import keep_memory
 
 WIDTH, BATCH, ROUNDS = 64, 32, 5
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalegmn.core.networks import Networks
 from scalegmn.models.bench import siren
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
-from scalegmn.networks import Networks
-from scalegmn.nn.memory import keep_memory
+from scalegmn.native.memory import keep_memory
 from scalegmn.testing import random_networks
 
 CHOICES: dict[str, dict[str, Any]] = {

@@ -12,10 +12,10 @@ import time
 import torch
 from torch import nn
 
+from scalegmn.core.networks import Networks
 from scalegmn.models import registry
 from scalegmn.models.bench import siren
-from scalegmn.networks import Networks
-from scalegmn.nn.memory import keep_memory
+from scalegmn.native.memory import keep_memory
 
 WIDTH, BATCH, ROUNDS = 64, 32, 4
 

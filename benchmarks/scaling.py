@@ -17,9 +17,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 
+from scalegmn.core.networks import Networks
 from scalegmn.models.bench import edges, keep_memory, peak_mb, siren
 from scalegmn.models.scalegmn import ScaleGMN
-from scalegmn.networks import Networks
 
 
 def seconds_per_step(width: int, batch: int, h: int, repeats: int = 3) -> float:

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from scalegmn.convert import layout
+from scalegmn.core import doubles
 
 
 class _NoDouble(TorchDispatchMode):
@@ -27,6 +27,6 @@ class _NoDouble(TorchDispatchMode):
 @contextmanager
 def without_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a device on which float64 fails, and so does mixing its tensors with others."""
-    monkeypatch.setattr(layout, "WITHOUT_DOUBLE", ("meta",))
+    monkeypatch.setattr(doubles, "WITHOUT_DOUBLE", ("meta",))
     with FakeTensorMode(), _NoDouble():
         yield "meta"

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from scalegmn.architecture import Architecture, Connection, Conv, Linear
+from scalegmn.core.architecture import Architecture, Connection, Conv, Linear
 
 
 @dataclass(frozen=True)

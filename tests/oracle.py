@@ -15,11 +15,11 @@ from edge_list import graph_of, kernel_shape
 from torch import Tensor
 from torch.nn import functional as F
 
-from scalegmn.activations import Phi
-from scalegmn.groups import Group, Trivial, group
+from scalegmn.core.activations import Phi
+from scalegmn.core.groups import Group, Trivial, group
+from scalegmn.core.networks import Networks
 from scalegmn.models.gmn import GMN, GMNEditor
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
-from scalegmn.networks import Networks
 
 
 @dataclass

@@ -6,9 +6,9 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from scalegmn.activations import Activation, activation
-from scalegmn.architecture import Architecture, Connection, Conv, Layer, Linear, Map, Normalise, Pool, Skip
-from scalegmn.networks import Networks
+from scalegmn.core.activations import Activation, activation
+from scalegmn.core.architecture import Architecture, Connection, Conv, Layer, Linear, Map, Normalise, Pool, Skip
+from scalegmn.core.networks import Networks
 from scalegmn.testing import random_networks
 
 torch.set_num_threads(1)

@@ -7,11 +7,11 @@ from functools import cache
 import torch
 from strategies import generator
 
-from scalegmn.architecture import Architecture
 from scalegmn.audit import hostile_networks, residual
-from scalegmn.networks import Networks
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 from scalegmn.testing import random_inputs, random_networks
-from scalegmn.transform import Transform
 
 # One group each, a group with another phi, and one of each kind within one network.
 ACTIVATIONS: dict[str, tuple[str, str, str]] = {

@@ -15,10 +15,10 @@ import torch
 from convert.examples import DWSINR, EXAMPLES, ResNet
 from torch import nn
 
-from scalegmn.architecture import Architecture
 from scalegmn.cli import app
 from scalegmn.cli.application import run
 from scalegmn.cli.inspect import symmetry
+from scalegmn.core.architecture import Architecture
 
 TESTS = Path(__file__).parent
 

@@ -11,12 +11,12 @@ from strategies import generator
 from subjects import ARCHITECTURES, SIGNS, fresh, trained, transforms
 from torch import Tensor, nn
 
-from scalegmn.architecture import Architecture
 from scalegmn.audit import answer, residual
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
 from scalegmn.models.base import Editor, InvariantModel
 from scalegmn.models.gmn import GMN
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
-from scalegmn.networks import Networks
 
 FLOWS = ("none", "shared", "reciprocal", "dual")
 NAMES = ("relu", "tanh", "cube", "mixed")

@@ -10,11 +10,12 @@ import torch
 from strategies import generator, networks_of
 from torch import Tensor, nn
 
-from scalegmn.activations import activation
-from scalegmn.architecture import Architecture, Connection, Layer, Linear
-from scalegmn.canonical import canonicalize
+from scalegmn.core.activations import activation
+from scalegmn.core.architecture import Architecture, Connection, Layer, Linear
+from scalegmn.core.canonical import canonicalize
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
-from scalegmn.networks import Networks
 from scalegmn.testing import (
     assert_equivariant,
     assert_function_preserved,
@@ -24,7 +25,6 @@ from scalegmn.testing import (
     random_networks,
     relative_error,
 )
-from scalegmn.transform import Transform
 
 RELU = Architecture.mlp([2, 8, 8, 3], "relu")
 TANH = Architecture.mlp([2, 8, 8, 3], "tanh")

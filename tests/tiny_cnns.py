@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scalegmn.zoo.cnn_recipe import Settings
-from scalegmn.zoo.images import Images
+from scalegmn.zoo.cnn.recipe import Settings
+from scalegmn.zoo.images.collections import Images
 
 
 def stripes(count: int = 400, side: int = 16, *, test: int = 100) -> Images:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from scalegmn.activations import activation
-from scalegmn.architecture import Architecture, Connection, Layer
-from scalegmn.zoo.canvas import Canvas
-from scalegmn.zoo.fit import fit_inrs
-from scalegmn.zoo.store import Zoo, ZooWriter
+from scalegmn.core.activations import activation
+from scalegmn.core.architecture import Architecture, Connection, Layer
+from scalegmn.zoo.inr.canvas import Canvas
+from scalegmn.zoo.inr.fit import fit_inrs
+from scalegmn.zoo.store.zoo import Zoo, ZooWriter
 
 
 def siren(hidden: int = 8) -> Architecture:

@@ -6,30 +6,30 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from scalegmn.activations import activation as activation
-    from scalegmn.architecture import Architecture as Architecture
-    from scalegmn.canonical import canonicalize as canonicalize
+    from scalegmn.core.activations import activation as activation
+    from scalegmn.core.architecture import Architecture as Architecture
+    from scalegmn.core.canonical import canonicalize as canonicalize
+    from scalegmn.core.networks import Networks as Networks
+    from scalegmn.core.transform import Transform as Transform
     from scalegmn.errors import ScaleGMNError as ScaleGMNError
+    from scalegmn.inference.trained import load as load
     from scalegmn.models.scalegmn import ScaleGMN as ScaleGMN
     from scalegmn.models.scalegmn import ScaleGMNEditor as ScaleGMNEditor
-    from scalegmn.networks import Networks as Networks
-    from scalegmn.training.trained import load as load
-    from scalegmn.transform import Transform as Transform
-    from scalegmn.zoo.store import Zoo as Zoo
+    from scalegmn.zoo.store.zoo import Zoo as Zoo
 
 # Public name -> module that defines it. Names load on first use, so that the command line answers
 # `--help` without loading torch. A test keeps this table and the block above equal.
 _EXPORTS = {
-    "Architecture": "scalegmn.architecture",
-    "Networks": "scalegmn.networks",
+    "Architecture": "scalegmn.core.architecture",
+    "Networks": "scalegmn.core.networks",
     "ScaleGMN": "scalegmn.models.scalegmn",
     "ScaleGMNEditor": "scalegmn.models.scalegmn",
     "ScaleGMNError": "scalegmn.errors",
-    "Transform": "scalegmn.transform",
-    "Zoo": "scalegmn.zoo.store",
-    "activation": "scalegmn.activations",
-    "canonicalize": "scalegmn.canonical",
-    "load": "scalegmn.training.trained",
+    "Transform": "scalegmn.core.transform",
+    "Zoo": "scalegmn.zoo.store.zoo",
+    "activation": "scalegmn.core.activations",
+    "canonicalize": "scalegmn.core.canonical",
+    "load": "scalegmn.inference.trained",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -1,6 +1,6 @@
 """`python -m scalegmn` is the command `scalegmn`."""
 
-from scalegmn.cli import main
+from .cli import main
 
 if __name__ == "__main__":
     main()

@@ -17,14 +17,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .activations import activation
-from .architecture import Architecture, Connection, Layer, Skip
+from .core.activations import activation
+from .core.architecture import Architecture, Connection, Layer, Skip
+from .core.networks import Networks
+from .core.transform import Transform
 from .errors import ScaleGMNError
 from .models.base import Editor, InvariantModel
 from .models.registry import ModelCard, options_of
-from .networks import Networks
 from .testing import random_inputs, random_networks, relative_error
-from .transform import Transform
 
 Head = Literal["invariant", "equivariant"]
 Model = InvariantModel | Editor

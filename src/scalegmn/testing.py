@@ -27,11 +27,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from .architecture import Architecture, Linear
+from .core.architecture import Architecture, Linear
+from .core.evaluate import input_dimensions
+from .core.networks import Networks
+from .core.transform import Transform
 from .errors import ScaleGMNError
-from .evaluate import input_dimensions
-from .networks import Networks
-from .transform import Transform
 
 Output = TypeVar("Output", Tensor, Networks)
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalegmn.networks import Networks
-from scalegmn.transform import Transform
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 
 
 class Parts(nn.Module):

@@ -7,8 +7,8 @@ import torch
 from convert.examples import EXAMPLES, Example, randomise
 from torch import nn
 
-from scalegmn.networks import Networks
-from scalegmn.transform import Transform
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 
 
 def build(example: Example, count: int = 3, seed: int = 0) -> list[nn.Module]:

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 
 from scalegmn.convert.fx import trace
+from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.networks import Networks
 
 
 class Lambda(nn.Module):

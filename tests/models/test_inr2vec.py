@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.inr2vec import Inr2Vec, RowEncoder, stacked_rows
-from scalegmn.networks import Networks
 
 ARCHITECTURE = Architecture.mlp([2, 6, 6, 1], "sine")
 

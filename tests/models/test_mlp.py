@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.mlp import MLP, MLPEditor, perceptron
-from scalegmn.networks import Networks
 
 
 def test_perceptron_sizes() -> None:

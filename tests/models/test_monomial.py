@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.groups import PositiveScale, Sign
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
-from scalegmn.groups import PositiveScale, Sign
 from scalegmn.models.monomial import Canonical, MonomialLinear, MonomialNFN, group_of, vertex_parts
 from scalegmn.models.weight_space import hidden_layout
-from scalegmn.networks import Networks
-from scalegmn.transform import Transform
 
 SMALL = {
     "relu": Architecture.mlp([2, 3, 3, 1], "relu"),

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scalegmn.activations import activation
-from scalegmn.architecture import Architecture, Connection, Conv, Layer, Linear, Normalise, Skip
+from scalegmn.core.activations import activation
+from scalegmn.core.architecture import Architecture, Connection, Conv, Layer, Linear, Normalise, Skip
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor, InvariantModel
 from scalegmn.models.kernels import crop_kernel, largest_kernels, pad_kernel
@@ -23,8 +25,6 @@ from scalegmn.models.ng_t import NGT, NGTEditor
 from scalegmn.models.pna import PNA, PNALayer, _DenseMessages, degrees, plan
 from scalegmn.models.registry import build_equivariant, build_invariant, card
 from scalegmn.models.relational import RelationalAttention
-from scalegmn.networks import Networks
-from scalegmn.transform import Transform
 
 MLPS = {
     "mlp": Architecture.mlp([2, 6, 5, 3], "relu"),

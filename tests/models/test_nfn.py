@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
 from scalegmn.models.dws import DWS
 from scalegmn.models.nfn import NFNHNP, NFNNP, Encoding, NFNBlock, pool, positions
 from scalegmn.models.weight_space import full_layout, hidden_layout, summarise
-from scalegmn.networks import Networks
 
 ARCHITECTURE = Architecture.mlp([3, 5, 4, 2], "tanh")
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.nft import NFT, Shapes, TokenEmbedding, WeightSpaceAttention
-from scalegmn.networks import Networks
 
 ARCHITECTURE = Architecture.mlp([2, 4, 3, 2], "tanh")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.fourier import RandomFourierFeatures
 from scalegmn.models.normalise import Kind, normaliser
-from scalegmn.networks import Networks
-from scalegmn.transform import Transform
 
 ARCHITECTURE = Architecture.mlp([2, 5, 4, 1], "relu")
 

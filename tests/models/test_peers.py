@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from scalegmn.architecture import Architecture, Connection, Layer, Skip
+from scalegmn.core.architecture import Architecture, Connection, Layer, Skip
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor, InvariantModel, Metanetwork
 from scalegmn.models.registry import build_equivariant, build_invariant, card
 from scalegmn.models.weight_space import BatchNorm
-from scalegmn.networks import Networks
-from scalegmn.transform import Transform
 
 MLPS = {
     "siren": Architecture.mlp([2, 6, 5, 3], "sine"),

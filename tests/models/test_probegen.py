@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.probegen import ImageGenerator, PointGenerator, ProbeGen
-from scalegmn.networks import Networks
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 8, 9, 28, 32])

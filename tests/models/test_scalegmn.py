@@ -18,14 +18,14 @@ from subjects import (
     transforms,
 )
 
-from scalegmn.architecture import Architecture
 from scalegmn.audit import answer, violation
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor, InvariantModel
 from scalegmn.models.gmn import GMN, GMNEditor
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
-from scalegmn.networks import Networks
-from scalegmn.transform import Transform
 
 SMALL: dict[str, Any] = {"width": 6, "layers": 2}
 FLOWS = ("none", "shared", "reciprocal", "dual")

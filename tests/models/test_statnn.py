@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.statnn import StatNN, StatNNTrees, statistics
-from scalegmn.networks import Networks
 
 ARCHITECTURE = Architecture.mlp([2, 5, 1], "tanh")
 

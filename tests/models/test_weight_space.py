@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.weight_space import (
     ChannelDropout,

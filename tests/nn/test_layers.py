@@ -8,8 +8,9 @@ from strategies import generator
 from subjects import ARCHITECTURES, transforms
 from torch import Tensor
 
-from scalegmn.architecture import Architecture
 from scalegmn.audit import residual
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.transform import Transform
 from scalegmn.nn.edges import Factored, dense
 from scalegmn.nn.layers import (
     DualLayer,
@@ -23,7 +24,6 @@ from scalegmn.nn.layers import (
 )
 from scalegmn.nn.symmetry import Symmetry, edge_groups, vertex_groups
 from scalegmn.testing import relative_error
-from scalegmn.transform import Transform
 
 H = 6
 SUBJECTS = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strategies import generator, laws, seeds
 from torch import Tensor
 
+from scalegmn.core.groups import GROUPS, Group, NonZeroScale, PositiveScale, Sign, Trivial
 from scalegmn.errors import ScaleGMNError
-from scalegmn.groups import GROUPS, Group, NonZeroScale, PositiveScale, Sign, Trivial
 from scalegmn.nn.scale import (
     RescaleEquivariant,
     ScaleEquivariant,

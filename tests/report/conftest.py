@@ -11,7 +11,7 @@ from tiny_zoos import digits_zoo, mixed_zoo
 
 from scalegmn.training.loop import train
 from scalegmn.training.progress import Progress
-from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.store.zoo import Zoo
 
 SMALL = {"name": "scalegmn", "width": 8, "layers": 2}
 

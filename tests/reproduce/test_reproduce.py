@@ -12,6 +12,7 @@ import pytest
 from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
+from scalegmn.inference.trained import load
 from scalegmn.reproduce import experiments, render
 from scalegmn.reproduce.experiments import DATASETS, METHODS, possible, recipe
 from scalegmn.reproduce.records import Record, read_records
@@ -19,9 +20,8 @@ from scalegmn.reproduce.run import missing, perform
 from scalegmn.reproduce.tables import TABLES, table
 from scalegmn.reproduce.zoos import NAMES, Place, held_out, open_zoo
 from scalegmn.training.state import read_json, write_json
-from scalegmn.training.trained import load
-from scalegmn.zoo.build import Fit, build_inr_zoo
-from scalegmn.zoo.images import load_images
+from scalegmn.zoo.images.collections import load_images
+from scalegmn.zoo.inr.build import Fit, build_inr_zoo
 
 ROOT = Path(__file__).parents[2]
 ALL = [(d, m) for t in TABLES.values() for d in t.datasets for m in t.methods]

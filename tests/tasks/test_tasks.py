@@ -15,15 +15,15 @@ from sklearn.metrics import r2_score
 from tiny_zoos import digits_zoo, mixed_zoo
 from torch import Tensor
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks, each_architecture
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor
-from scalegmn.networks import Networks, each_architecture
 from scalegmn.tasks import TASKS, Classification, Editing, Regression, Task, task_from_json
 from scalegmn.tasks.editing import contrast, dilate
-from scalegmn.zoo.canvas import Canvas
-from scalegmn.zoo.store import Zoo
-from scalegmn.zoo.writer import Column, ZooWriter
+from scalegmn.zoo.inr.canvas import Canvas
+from scalegmn.zoo.store.writer import Column, ZooWriter
+from scalegmn.zoo.store.zoo import Zoo
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_zoos import digits_zoo, mixed_zoo
 
-from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.store.zoo import Zoo
 
 
 @pytest.fixture(scope="session")

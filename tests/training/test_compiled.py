@@ -8,9 +8,9 @@ from strategies import generator
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from scalegmn.architecture import Architecture
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
-from scalegmn.networks import Networks
 
 # torch's compiler looks at gradients of tensors that have none.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

@@ -16,7 +16,7 @@ from scalegmn.training.distributed import World
 from scalegmn.training.loop import train
 from scalegmn.training.run import Run
 from scalegmn.training.state import read_tensors
-from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.store.zoo import Zoo
 
 KEEPER = """
 import sys

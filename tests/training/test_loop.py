@@ -13,9 +13,10 @@ import torch
 from tiny_runs import recipe_for, same, weights
 from tiny_zoos import mixed_zoo
 
+from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
+from scalegmn.inference.trained import load
 from scalegmn.models.mlp import MLP
-from scalegmn.networks import Networks
 from scalegmn.tasks import Classification
 from scalegmn.training import data, loop
 from scalegmn.training.data import Stream, present
@@ -25,8 +26,7 @@ from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import Training
 from scalegmn.training.run import Run
 from scalegmn.training.state import load_state
-from scalegmn.training.trained import load
-from scalegmn.zoo.store import Zoo, ZooWriter
+from scalegmn.zoo.store.zoo import Zoo, ZooWriter
 
 
 def test_a_run_directory_tells_everything(digits: Zoo, tmp_path: Path) -> None:

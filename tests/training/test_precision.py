@@ -16,7 +16,7 @@ from scalegmn.training.compiled import Compiled
 from scalegmn.training.loop import Objective, train
 from scalegmn.training.precision import Precision
 from scalegmn.training.progress import Progress
-from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.store.zoo import Zoo
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

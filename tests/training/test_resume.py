@@ -22,7 +22,7 @@ from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import Recipe
 from scalegmn.training.run import Run
 from scalegmn.training.state import Counters, State, load_state, optimizer_tensors, restore_optimizer, save_state
-from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.store.zoo import Zoo
 
 OPTIONS = {"epochs": 6, "checkpoint_every": 2, "augment": "scale", "noise": 0.1, "schedule": "cosine", "patience": 50}
 

@@ -18,7 +18,7 @@ from scalegmn.cli.application import run
 from scalegmn.errors import ScaleGMNError
 from scalegmn.training.run import Run
 from scalegmn.training.sweep import Outcome, Point, parse_grid, points, run_here, run_on_ray, summarise
-from scalegmn.zoo.store import Zoo
+from scalegmn.zoo.store.zoo import Zoo
 
 
 def values(zoo: Zoo, **changes: Any) -> dict[str, Any]:

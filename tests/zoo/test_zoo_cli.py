@@ -17,12 +17,12 @@ import torch
 from matplotlib.image import imread
 from torch import nn
 
-from scalegmn.activations import activation
-from scalegmn.architecture import Architecture
 from scalegmn.cli import app
 from scalegmn.cli.application import run
-from scalegmn.zoo.stats import layer_statistics
-from scalegmn.zoo.store import Zoo, ZooWriter
+from scalegmn.core.activations import activation
+from scalegmn.core.architecture import Architecture
+from scalegmn.zoo.store.stats import layer_statistics
+from scalegmn.zoo.store.zoo import Zoo, ZooWriter
 
 
 @pytest.fixture(scope="module")

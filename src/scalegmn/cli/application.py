@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from scalegmn.errors import ScaleGMNError
+from ..errors import ScaleGMNError
 
 OK, INTERNAL_ERROR, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -21,7 +21,7 @@ _UsageError: Any = typer.BadParameter.__mro__[2]
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from scalegmn import __version__
+        from .. import __version__
 
         typer.echo(f"scalegmn {__version__}")
         raise typer.Exit()

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import print_json, stdout, track
+from .application import app, examples
+from .console import print_json, stdout, track
 
 bench_app = typer.Typer(invoke_without_command=True)
 app.add_typer(bench_app, name="bench", epilog=examples("scalegmn bench", "scalegmn bench --json"))
@@ -32,7 +32,7 @@ def bench(
         return
     from rich.table import Table
 
-    from scalegmn.models.bench import run
+    from ..models.bench import run
 
     rows = []
     for row in track(run(_ORACLE if literal and _ORACLE.exists() else None, seconds), "measuring", total=8):
@@ -63,8 +63,8 @@ def bench_zoo(
 
     Milliseconds are per network and step, for 28x28 images and 2-32-32-1 sine networks.
     """
-    from scalegmn.zoo.bench import bench_zoo as measure
-    from scalegmn.zoo.speed import batches_per_second
+    from ..zoo.inr.bench import bench_zoo as measure
+    from ..zoo.speed import batches_per_second
 
     found = measure(seconds, batches_per_second=batches_per_second())
     if as_json:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalegmn.cli.application import INTERNAL_ERROR, app, examples
-from scalegmn.cli.console import print_json, stdout, track
+from .application import INTERNAL_ERROR, app, examples
+from .console import print_json, stdout, track
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from scalegmn.audit import Row
+    from ..audit import Row
 
 
 @app.command(epilog=examples("scalegmn check", "scalegmn check --model scalegmn-b", "scalegmn check --json"))
@@ -31,8 +31,9 @@ def check(
     import torch
 
     import scalegmn.models  # noqa: F401
-    from scalegmn.audit import audit
-    from scalegmn.models.registry import card, cards
+
+    from ..audit import audit
+    from ..models.registry import card, cards
 
     # Everything is small: threads would only wait for each other.
     threads = torch.get_num_threads()

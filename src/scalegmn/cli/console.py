@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from scalegmn.errors import ScaleGMNError
+from ..errors import ScaleGMNError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +76,7 @@ def print_json(value: Json) -> None:
           "loss": null
         }
     """
-    from scalegmn.zoo.schema import strict
+    from ..core.schema import strict
 
     sys.stdout.write(json.dumps(strict(value), indent=2, allow_nan=False) + "\n")
 

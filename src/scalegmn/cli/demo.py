@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import note, print_json, stderr, stdout
+from .application import app, examples
+from .console import note, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from scalegmn.training.run import Run
+    from ..training.run import Run
 
 TITLES = {
     "scalegmn": "ScaleGMN with probes",
@@ -41,9 +41,9 @@ def demo(
 
     It takes a few minutes on two cores and needs no network. Called again, it uses what is already there.
     """
-    from scalegmn.cli.progress import BuildProgress
-    from scalegmn.report import demo as steps
-    from scalegmn.training.lanes import train_all
+    from ..report import demo as steps
+    from ..training.lanes import train_all
+    from .progress import BuildProgress
 
     began = time.perf_counter()
     # Runs remember where their zoo is, and may be used from elsewhere.

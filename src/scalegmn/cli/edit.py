@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import check_out, note
+from .application import app, examples
+from .console import check_out, note
 
 
 @app.command(epilog=examples("scalegmn edit runs/dilation digit.pt -o thick.pt --render thick.png"))
@@ -22,9 +22,9 @@ def edit(
     ] = None,
 ) -> None:
     """Edit a checkpoint; the result has the same format and names."""
-    from scalegmn.convert.files import write
-    from scalegmn.errors import ScaleGMNError
-    from scalegmn.training.trained import load
+    from ..convert.files import write
+    from ..errors import ScaleGMNError
+    from ..inference.trained import load
 
     if out.suffix != file.suffix:
         raise ScaleGMNError(f"out: expected the format of {file.name}, {file.suffix or 'no suffix'}, got {out.name}")
@@ -35,7 +35,7 @@ def edit(
     write(state, out)
     note(f"wrote {out}")
     if render is not None:
-        from scalegmn.training.picture import before_and_after
+        from ..inference.picture import before_and_after
 
         before_and_after(trained, file, state, render, activation=activation)
         note(f"wrote {render}")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import check_out, note
+from .application import app, examples
+from .console import check_out, note
 
 
 @app.command(epilog=examples("scalegmn embed RUN zoos/digits -o embeddings.npz", "scalegmn embed RUN *.pt -o mine.npz"))
@@ -27,9 +27,9 @@ def embed(
     """
     import numpy as np
 
-    from scalegmn.errors import ScaleGMNError
-    from scalegmn.training.embedding import embed_zoo
-    from scalegmn.training.trained import load
+    from ..errors import ScaleGMNError
+    from ..inference.embedding import embed_zoo
+    from ..inference.trained import load
 
     check_out(out, ".npz")
     trained = load(run)

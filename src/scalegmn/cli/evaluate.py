@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import print_json, stdout
+from .application import app, examples
+from .console import print_json, stdout
 
 
 @app.command(
@@ -37,11 +37,11 @@ def evaluate(
     """
     from dataclasses import asdict
 
-    from scalegmn.errors import ScaleGMNError
-    from scalegmn.training.data import open_zoo
-    from scalegmn.training.evaluation import compare
-    from scalegmn.training.trained import load
-    from scalegmn.zoo.store import Zoo
+    from ..errors import ScaleGMNError
+    from ..inference.trained import load
+    from ..training.data import open_zoo
+    from ..training.evaluation import compare
+    from ..zoo.store.zoo import Zoo
 
     trained = load(run)
     config = trained.config

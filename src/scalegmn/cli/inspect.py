@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import print_json, stdout
-from scalegmn.errors import ScaleGMNError
+from ..errors import ScaleGMNError
+from .application import app, examples
+from .console import print_json, stdout
 
 if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor, nn
 
-    from scalegmn.activations import Activation
-    from scalegmn.architecture import Architecture, Connection
-    from scalegmn.networks import Networks
+    from ..core.activations import Activation
+    from ..core.architecture import Architecture, Connection
+    from ..core.networks import Networks
 
 _FINDINGS = {
     "no_input": "no input",
@@ -55,7 +55,7 @@ def inspect(
     It is dead if it is a relu whose incoming weights are zero and whose bias is not positive. A sine neuron is out of
     phase if the phase of its bias is not in (-pi/2, pi/2].
     """
-    from scalegmn.networks import Networks
+    from ..core.networks import Networks
 
     like = None if arch is None else load_module(arch)
     networks = Networks.from_files(files, like=like, activation=hidden_activation(activation, w0))
@@ -94,7 +94,7 @@ def load_module(reference: str) -> nn.Module:
 
 def hidden_activation(name: str | None, w0: float | None) -> Activation | None:
     """What --activation and --w0 say together."""
-    from scalegmn.activations import activation
+    from ..core.activations import activation
 
     found = None if name is None else activation(name)
     if found is not None and found.name == "sine":
@@ -174,7 +174,7 @@ def _owner(architecture: Architecture, kind: str, index: int) -> int:
 
 
 def _connection(architecture: Architecture, c: Connection) -> str:
-    from scalegmn.architecture import Conv, Linear, Normalise
+    from ..core.architecture import Conv, Linear, Normalise
 
     pools = "".join(f" {p.kind.replace('_', ' ')} {'x'.join(map(str, p.size))}".rstrip() for p in c.pools)
     match c.map:

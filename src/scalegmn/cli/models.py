@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import print_json, stdout
+from .application import app, examples
+from .console import print_json, stdout
 
 
 @app.command(epilog=examples("scalegmn models", "scalegmn models --json"))
@@ -44,10 +44,11 @@ def models(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 def describe_models() -> list[dict[str, Any]]:
     """What is known about every registered model, as plain values."""
     import scalegmn.models  # noqa: F401
-    from scalegmn.activations import activation
-    from scalegmn.architecture import Architecture
-    from scalegmn.models.registry import cards, options_of
-    from scalegmn.tasks import TASKS
+
+    from ..core.activations import activation
+    from ..core.architecture import Architecture
+    from ..models.registry import cards, options_of
+    from ..tasks import TASKS
 
     siren = Architecture.mlp([2, 32, 32, 1], activation("sine", 30.0))
     rows = []

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import print_json, stdout
+from .application import app, examples
+from .console import print_json, stdout
 
 
 @app.command(epilog=examples("scalegmn predict runs/digits mine.pt other.safetensors", "scalegmn predict RUN F --json"))
@@ -23,7 +23,7 @@ def predict(
     """Label networks, or estimate a number such as their test accuracy, from their weights."""
     from rich.table import Table
 
-    from scalegmn.training.trained import load
+    from ..inference.trained import load
 
     answers = load(run).predict(files, activation=activation)
     rows = [{"file": str(file), **answer} for file, answer in zip(files, answers, strict=True)]

@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from scalegmn.cli.console import stderr
+from .console import stderr
 
 if TYPE_CHECKING:
     from torch import Tensor

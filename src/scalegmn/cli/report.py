@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import check_out, note, stdout
+from .application import app, examples
+from .console import check_out, note, stdout
 
 
 @app.command(epilog=examples("scalegmn report runs/digits-*", "scalegmn report runs/sweep-scalegmn -o sweep.html"))
@@ -27,7 +27,7 @@ def report(
     It has the results with mean and standard deviation over seeds, learning curves, confusion matrices or scatter
     plots, INRs before and after editing, and how answers change on copies of networks that compute the same functions.
     """
-    from scalegmn.report.build import write_report
+    from ..report.build import write_report
 
     check_out(out, ".html", ".htm")
     write_report(runs, out, title=title, zoo=zoo, networks=networks, seed=seed, progress=note)

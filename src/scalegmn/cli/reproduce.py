@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import note, number, print_json, stdout
+from .application import app, examples
+from .console import note, number, print_json, stdout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scalegmn.reproduce.run import Job
-    from scalegmn.reproduce.tables import Table
-    from scalegmn.reproduce.zoos import Place
-    from scalegmn.training.run import Run
+    from ..reproduce.run import Job
+    from ..reproduce.tables import Table
+    from ..reproduce.zoos import Place
+    from ..training.run import Run
 
 
 class Scale(StrEnum):
@@ -73,13 +73,13 @@ def reproduce(
 
     Interrupted and started again, it continues; what has a record is not computed again.
     """
-    from scalegmn.cli.progress import BuildProgress
-    from scalegmn.reproduce import render
-    from scalegmn.reproduce.records import read_records
-    from scalegmn.reproduce.run import missing
-    from scalegmn.reproduce.tables import chosen, table
-    from scalegmn.reproduce.zoos import Place
-    from scalegmn.zoo.files import write_atomically
+    from ..files import write_atomically
+    from ..reproduce import render
+    from ..reproduce.records import read_records
+    from ..reproduce.run import missing
+    from ..reproduce.tables import chosen, table
+    from ..reproduce.zoos import Place
+    from .progress import BuildProgress
 
     wanted = table(name)
     rows = chosen(methods, wanted.methods, "methods")
@@ -110,8 +110,8 @@ def reproduce(
 
 
 def _draw(wanted: Table, place: Place, pictures: Path) -> None:
-    from scalegmn.reproduce.zoos import open_zoo
-    from scalegmn.zoo.plots import plot_distributions
+    from ..reproduce.zoos import open_zoo
+    from ..zoo.plots import plot_distributions
 
     pictures.mkdir(parents=True, exist_ok=True)
     for name in wanted.figures:
@@ -120,7 +120,7 @@ def _draw(wanted: Table, place: Place, pictures: Path) -> None:
 
 
 def _train(todo: Sequence[Job], place: Place, runs: Path, results: Path, jobs: int | None) -> None:
-    from scalegmn.reproduce.run import perform
+    from ..reproduce.run import perform
 
     note(f"{len(todo)} runs to do")
     told: set[str] = set()
@@ -138,7 +138,7 @@ def _train(todo: Sequence[Job], place: Place, runs: Path, results: Path, jobs: i
 def _show(data: dict[str, Any]) -> None:
     from rich.table import Table as Grid
 
-    from scalegmn.reproduce.render import grid
+    from ..reproduce.render import grid
 
     heads, rows = grid(data)
     shown = Grid(heads[0], box=None, header_style="bold", title=data["title"], title_justify="left")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import note, number, print_json, stdout
+from .application import app, examples
+from .console import note, number, print_json, stdout
 
 if TYPE_CHECKING:
-    from scalegmn.training.sweep import Outcome, Point
+    from ..training.sweep import Outcome, Point
 
 
 @app.command(
@@ -40,8 +40,8 @@ def sweep(
 
     The same command again continues what was interrupted and skips what is done.
     """
-    from scalegmn.training import sweep as sweeping
-    from scalegmn.training.recipe import override, read_values
+    from ..training import sweep as sweeping
+    from ..training.recipe import override, read_values
 
     values = override(read_values(recipe), changes or ())
     table = sweeping.parse_grid(grid or ())

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scalegmn.cli.application import app, examples
-from scalegmn.cli.console import print_json, stdout
+from .application import app, examples
+from .console import print_json, stdout
 
 
 @app.command(
@@ -34,9 +34,9 @@ def train(
     """
     import os
 
-    from scalegmn.nn.memory import keep_memory
-    from scalegmn.training.loop import train as run
-    from scalegmn.training.recipe import read_recipe
+    from ..native.memory import keep_memory
+    from ..training.loop import train as run
+    from ..training.recipe import read_recipe
 
     keep_memory()
     directory = out or Path("runs") / recipe.stem

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from scalegmn.cli.application import BAD_INPUT, app, examples
-from scalegmn.cli.console import print_json, stdout
-from scalegmn.errors import ScaleGMNError
+from ..errors import ScaleGMNError
+from .application import BAD_INPUT, app, examples
+from .console import print_json, stdout
 
 zoo_app = typer.Typer(help="Build, look at, check and import collections of networks.", no_args_is_help=True)
 app.add_typer(zoo_app, name="zoo")
@@ -26,14 +26,14 @@ def info(
     ] = None,
 ) -> None:
     """Tell what a zoo holds: counts, splits, labels, metrics and the distribution of its weights."""
-    from scalegmn.cli.zoo_tables import print_info
-    from scalegmn.zoo import stats
-    from scalegmn.zoo.store import Zoo
+    from ..zoo.store import stats
+    from ..zoo.store.zoo import Zoo
+    from .zoo_tables import print_info
 
     opened = Zoo.open(zoo)
     found = stats.info(opened)
     if plot is not None:
-        from scalegmn.zoo.plots import plot_distributions
+        from ..zoo.plots import plot_distributions
 
         plot_distributions(opened, plot)
     if as_json:
@@ -48,7 +48,7 @@ def verify(zoo: ZooPath) -> None:
 
     One line for each problem, and exit code 2 if there is any.
     """
-    from scalegmn.zoo.verify import verify as problems_of
+    from ..zoo.store.verify import verify as problems_of
 
     problems = problems_of(zoo)
     for problem in problems:
@@ -66,8 +66,8 @@ def show(
     seed: Annotated[int, typer.Option(min=0, help="Which networks.")] = 0,
 ) -> None:
     """Draw a sheet of implicit representations next to the images that they were fitted to."""
-    from scalegmn.zoo.plots import plot_sheet
-    from scalegmn.zoo.store import Zoo
+    from ..zoo.plots import plot_sheet
+    from ..zoo.store.zoo import Zoo
 
     plot_sheet(Zoo.open(zoo), plot, count=count, seed=seed)
     stdout().print(str(plot), markup=False)
@@ -87,8 +87,8 @@ def combine(
     ] = None,
 ) -> None:
     """Write some networks of a zoo, or those of several, to a new one; each keeps its split."""
-    from scalegmn.zoo.combine import combine as write
-    from scalegmn.zoo.store import Zoo
+    from ..zoo.store.combine import combine as write
+    from ..zoo.store.zoo import Zoo
 
     pairs = [text.partition("=") for text in where or ()]
     for name, equals, value in pairs:
@@ -106,7 +106,7 @@ def images(
     """Download images from their official address and check them."""
     import sys
 
-    from scalegmn.zoo.download import download
+    from ..zoo.images.download import download
 
     for path in download(name, root, progress=sys.stderr.isatty()):
         stdout().print(str(path), markup=False)

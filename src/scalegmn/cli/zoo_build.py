@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from scalegmn.cli.application import examples
-from scalegmn.cli.console import stdout
-from scalegmn.cli.zoo import zoo_app
-from scalegmn.errors import ScaleGMNError
+from ..errors import ScaleGMNError
+from .application import examples
+from .console import stdout
+from .zoo import zoo_app
 
 build_app = typer.Typer(help="Train the networks of a zoo.", no_args_is_help=True)
 zoo_app.add_typer(build_app, name="build")
@@ -69,9 +69,9 @@ def build_inr(
     Interrupted and started again with the same arguments, it continues after the last complete shard and ends in the
     same bytes.
     """
-    from scalegmn.cli.progress import BuildProgress
-    from scalegmn.zoo.build import Fit, build_inr_zoo
-    from scalegmn.zoo.images import load_images
+    from ..zoo.images.collections import load_images
+    from ..zoo.inr.build import Fit, build_inr_zoo
+    from .progress import BuildProgress
 
     fit = Fit(_sizes(hidden, "hidden"), activation, w0, convention, steps, lr, psnr)
     source = load_images(images, root, grey=grey)
@@ -122,9 +122,9 @@ def build_cnn(
     Interrupted and started again with the same arguments, it continues after the last complete shard and ends in the
     same bytes.
     """
-    from scalegmn.cli.progress import BuildProgress
-    from scalegmn.zoo.cnn import Budget, build_cnn_zoo
-    from scalegmn.zoo.images import load_images
+    from ..zoo.cnn.build import Budget, build_cnn_zoo
+    from ..zoo.images.collections import load_images
+    from .progress import BuildProgress
 
     bounds = _sizes(steps, "steps")
     if len(bounds) not in (1, 2):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalegmn.cli.application import examples
-from scalegmn.cli.console import stdout
-from scalegmn.cli.zoo import zoo_app
+from .application import examples
+from .console import stdout
+from .zoo import zoo_app
 
 if TYPE_CHECKING:
-    from scalegmn.zoo.store import Zoo
+    from ..zoo.store.zoo import Zoo
 
 import_app = typer.Typer(help="Convert published collections, or your own checkpoints.", no_args_is_help=True)
 zoo_app.add_typer(import_app, name="import")
@@ -40,7 +40,7 @@ def cifar10_inr(source: Source, out: Out) -> None:
 
 
 def _import_inr(kind: str, source: Path, out: Path) -> None:
-    from scalegmn.zoo.importers.inr import import_inr
+    from ..zoo.imports.inr import import_inr
 
     _tell(import_inr(kind, source, out))
 
@@ -63,7 +63,7 @@ def cnn_zoo(
     ] = False,
 ) -> None:
     """The Small CNN Zoo of Unterthiner et al. (2020)."""
-    from scalegmn.zoo.importers.cnn_zoo import import_cnn_zoo
+    from ..zoo.imports.cnn_zoo import import_cnn_zoo
 
     _tell(import_cnn_zoo(source, out, final_only=not every_epoch, activation=activation))
 
@@ -91,8 +91,8 @@ def checkpoints(
     ] = None,
 ) -> None:
     """Your own checkpoints (.pt, .pth, .ckpt, .safetensors), of one or several architectures."""
-    from scalegmn.cli.inspect import hidden_activation, load_module
-    from scalegmn.zoo.importers.checkpoints import import_checkpoints
+    from ..zoo.imports.checkpoints import import_checkpoints
+    from .inspect import hidden_activation, load_module
 
     likes = [load_module(reference) for reference in arch or ()]
     _tell(import_checkpoints(folder, labels, out, activation=hidden_activation(activation, w0), likes=likes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalegmn.cli.console import stdout
+from .console import stdout
 
 _BAR = 40
 # A zoo with varied architectures has hundreds of layers.
@@ -13,7 +13,7 @@ _ARCHITECTURES = 4
 
 
 def print_info(found: Mapping[str, Any]) -> None:
-    """Write what `scalegmn.zoo.stats.info` found as tables."""
+    """Write what `scalegmn.zoo.store.stats.info` found as tables."""
     from rich.table import Table
 
     console = stdout()

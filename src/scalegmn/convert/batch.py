@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..activations import Activation
-from ..architecture import Architecture
+from ..core.activations import Activation
+from ..core.architecture import Architecture
 from ..errors import ScaleGMNError
 from .chain import Unordered, check_order, infer, match
 from .feedforward import Feedforward, default_layout

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..activations import Activation
-from ..architecture import Architecture, Connection, Layer
+from ..core.activations import Activation
+from ..core.architecture import Architecture, Connection, Layer
 from ..errors import ScaleGMNError
 from .feedforward import default_layout
 from .layout import Layout, Source

@@ -8,8 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture, Conv, Segment
-from ..evaluate import Parameters, prepare_inputs, respond
+from ..core.architecture import Architecture, Conv, Segment
+from ..core.evaluate import Parameters, prepare_inputs, respond
 from .layout import Layout, Source
 
 

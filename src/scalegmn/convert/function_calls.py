@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch.nn import functional as F
 
-from ..activations import Activation, activation, is_activation_function
-from ..architecture import Conv
+from ..core.activations import Activation, activation, is_activation_function
+from ..core.architecture import Conv
 from .call import Call, Parameter, Size, describe
 from .graph import UnsupportedError, Value
 from .layout import Source

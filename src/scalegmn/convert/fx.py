@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
 from ..errors import ScaleGMNError
 from .call import Call, Constant, Parameter
 from .feedforward import Feedforward, default_layout

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..activations import Activation
-from ..architecture import Architecture, Connection, Conv, Layer, Linear, Map, Normalise, Pool, Skip
+from ..core.activations import Activation
+from ..core.architecture import Architecture, Connection, Conv, Layer, Linear, Map, Normalise, Pool, Skip
 from ..errors import ScaleGMNError
 from .layout import Fold, Source
 

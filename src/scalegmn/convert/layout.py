@@ -12,21 +12,11 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture, Segment
+from ..core.architecture import Architecture, Segment
+from ..core.doubles import double
 from ..errors import ScaleGMNError
 
 State = Mapping[str, Tensor]
-WITHOUT_DOUBLE = ("mps",)
-
-
-def has_double(device: torch.device) -> bool:
-    """Whether a device has double precision."""
-    return device.type not in WITHOUT_DOUBLE
-
-
-def double(x: Tensor) -> Tensor:
-    """The same numbers in double precision, on the CPU where the device has none."""
-    return x.double() if has_double(x.device) else x.cpu().double()
 
 
 @dataclass(frozen=True)

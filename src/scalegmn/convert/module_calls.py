@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from ..activations import activation, is_activation_module
+from ..core.activations import activation, is_activation_module
 from .call import Call
 from .function_calls import check_softmax, convolution, normalise
 from .graph import UnsupportedError, Value

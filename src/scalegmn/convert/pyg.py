@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..architecture import Architecture, Connection
+from ..core.architecture import Architecture, Connection
+from ..core.evaluate import Parameters
 from ..errors import ScaleGMNError
-from ..evaluate import Parameters
 
 
 def to_data(architecture: Architecture, parameters: Parameters) -> list[object]:

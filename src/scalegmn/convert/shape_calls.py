@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..architecture import Pool
+from ..core.architecture import Pool
 from .call import Call, Size, describe
 from .graph import UnsupportedError, Value
 

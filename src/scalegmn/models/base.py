@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
-from ..convert.layout import double
+from ..core.architecture import Architecture
+from ..core.doubles import double
+from ..core.networks import Networks, each_architecture
 from ..errors import ScaleGMNError
-from ..networks import Networks, each_architecture
 
 
 class Metanetwork(nn.Module, ABC):

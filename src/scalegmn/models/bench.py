@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..activations import activation
-from ..architecture import Architecture
-from ..networks import Networks
-from ..nn.memory import keep_memory
+from ..core.activations import activation
+from ..core.architecture import Architecture
+from ..core.networks import Networks
+from ..native.memory import keep_memory
 from .scalegmn import ScaleGMN, ScaleGMNEditor
 
 

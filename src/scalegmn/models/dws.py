@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ..architecture import Architecture
-from ..networks import Networks
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from .base import Editor, InvariantModel
 from .mlp import perceptron
 from .normalise import Kind, normaliser

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..networks import Networks
 from .base import InvariantModel
 from .mlp import perceptron
 from .registry import ModelCard, register

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..architecture import Architecture, Connection, Conv, Linear
+from ..core.architecture import Architecture, Connection, Conv, Linear
 
 
 def kind(connection: Connection) -> str:

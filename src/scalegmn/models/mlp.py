@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..networks import Networks
 from .base import Editor, InvariantModel
 from .normalise import Kind, normaliser
 from .registry import ModelCard, register

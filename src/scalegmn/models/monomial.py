@@ -15,10 +15,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.groups import Group, PositiveScale, Sign
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..groups import Group, PositiveScale, Sign
-from ..networks import Networks
 from ..nn.scale import unit
 from .base import Editor, InvariantModel
 from .mlp import perceptron

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..networks import Networks
 from .kernels import kernel_shape, kind, largest_kernels, pad_kernel
 from .normalise import PerLayer
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..architecture import Architecture, Connection
+from ..core.architecture import Architecture, Connection
 from .kernels import crop_kernel, kernel_shape, kind, largest_kernels
 from .weight_space import BatchNorm
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
-from ..networks import Networks
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from .base import Editor, InvariantModel
 from .fourier import RandomFourierFeatures
 from .mlp import perceptron

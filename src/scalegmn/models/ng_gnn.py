@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..architecture import Architecture
-from ..networks import Networks
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from .base import Editor, InvariantModel
 from .neural_graph import NeuralGraph, blocks
 from .neural_graph_heads import OutputReadout, ParameterHead

@@ -11,8 +11,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
-from ..networks import Networks
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from .base import Editor, InvariantModel
 from .neural_graph import NeuralGraph
 from .neural_graph_heads import OutputReadout, ParameterHead

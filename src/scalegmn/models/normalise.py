@@ -13,10 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture, Segment
-from ..convert.layout import double
+from ..core.architecture import Architecture, Segment
+from ..core.doubles import double
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..networks import Networks
 
 Kind = Literal["none", "parameter", "layer", "scale"]
 

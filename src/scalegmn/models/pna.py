@@ -18,7 +18,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
 from .neural_graph import Block, blocks
 
 AGGREGATORS = 4

@@ -8,10 +8,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.evaluate import input_dimensions, spatial_mean
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..evaluate import input_dimensions, spatial_mean
-from ..networks import Networks
 from .base import InvariantModel
 from .mlp import perceptron
 from .registry import ModelCard, register

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
 from ..errors import ScaleGMNError
 from .base import Editor, InvariantModel
 

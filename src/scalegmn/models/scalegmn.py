@@ -11,8 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..architecture import Architecture
-from ..networks import Networks
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from ..nn.body import Backward, MessagePassing
 from ..nn.layers import Aggregate
 from ..nn.readout import ParameterHead, Readout, ReadoutKind

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.networks import Networks, group_by_architecture
 from ..errors import ScaleGMNError
-from ..networks import Networks, group_by_architecture
 from .base import InvariantModel
 from .mlp import perceptron
 from .registry import ModelCard, register

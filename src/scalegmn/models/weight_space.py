@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture, Segment
+from ..core.architecture import Architecture, Segment
 from ..errors import ScaleGMNError
 from .mlp import same_shapes
 

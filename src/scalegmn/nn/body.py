@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..networks import Networks
 from .edges import dense
 from .encoding import DualInit, Init, Positions, reciprocal
 from .layers import (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import fused
+from ..native import net as fused
 from .scale import ScaleInvariant
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..architecture import Architecture, Connection, Conv, Linear
-from ..convert.layout import double
-from ..groups import Group
-from ..networks import Networks
+from ..core.architecture import Architecture, Connection, Conv, Linear
+from ..core.doubles import double
+from ..core.groups import Group
+from ..core.networks import Networks
 from .edges import Edge, Factored
 from .layers import States
 from .mlp import MLP

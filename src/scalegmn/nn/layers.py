@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..groups import Group
+from ..core.groups import Group
 from .edges import Edge, shape, twice
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .scale import SignRule, sum_of

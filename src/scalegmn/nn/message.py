@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..activations import Phi
-from ..groups import Group
-from . import fused
+from ..core.activations import Phi
+from ..core.groups import Group
+from ..native import net as fused
 from .edges import Edge, add, dense, project, scale_equivariant
 from .mlp import MLP
 from .scale import ScaleEquivariant, ScaleInvariants, SignRule, start_at_one, start_linear

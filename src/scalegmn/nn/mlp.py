@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import fused
+from ..native import net as fused
 
 
 class MLP(nn.Module):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
-from ..convert.layout import double
+from ..core.architecture import Architecture
+from ..core.doubles import double
+from ..core.evaluate import input_dimensions, respond, respond_with_gradients, spatial_mean
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..evaluate import input_dimensions, respond, respond_with_gradients, spatial_mean
-from ..networks import Networks
 
 
 class Probes(nn.Module):

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..networks import Networks
 from .edges import dense
 from .encoding import Kernels
 from .layers import Key, States, Style, pairing

@@ -1,7 +1,7 @@
 r"""Scale invariant, scale equivariant and rescale equivariant nets (paper, section 5 and A.1.2).
 
 Vectors are the last dimension of tensors; a multiplier q of the group multiplies a whole vector. Groups are those of
-`scalegmn.groups`; every net holds one invariant part per group that it may meet and shares the rest.
+`scalegmn.core.groups`; every net holds one invariant part per group that it may meet and shares the rest.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.groups import Group
 from ..errors import ScaleGMNError
-from ..groups import Group
-from . import fused
+from ..native import net as fused
 
 SignRule = Literal["symmetrise", "absolute"]
 

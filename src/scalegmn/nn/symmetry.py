@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..activations import Phi
-from ..architecture import Architecture
-from ..groups import Group, Trivial, group
+from ..core.activations import Phi
+from ..core.architecture import Architecture
+from ..core.groups import Group, Trivial, group
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ..errors import ScaleGMNError
+from ..inference.trained import Trained
 from ..tasks import Classification
 from ..training.distributed import World
 from ..training.evaluation import Evaluation, evaluate
-from ..training.trained import Trained
-from ..zoo.store import Zoo
+from ..zoo.store.zoo import Zoo
 
 
 @dataclass(frozen=True)

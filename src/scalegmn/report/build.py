@@ -8,13 +8,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..core.networks import Networks, each_architecture
 from ..errors import ScaleGMNError
-from ..networks import Networks, each_architecture
+from ..files import write_atomically
+from ..inference.trained import WEIGHTS, load
 from ..tasks import Editing
 from ..training.data import open_zoo
-from ..training.trained import WEIGHTS, load
-from ..zoo.files import write_atomically
-from ..zoo.store import Zoo
+from ..zoo.store.zoo import Zoo
 from .audit import Audit, audit, sample
 from .collect import Section, Series, collect
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..training.recipe import Recipe, make_recipe
-from ..zoo.build import Report, build_inr_zoo
-from ..zoo.images import load_images
-from ..zoo.store import Zoo
+from ..zoo.images.collections import load_images
+from ..zoo.inr.build import Report, build_inr_zoo
+from ..zoo.store.zoo import Zoo
 from .build import write_report
 
 EPOCHS = 20

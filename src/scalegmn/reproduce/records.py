@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.schema import strict
 from ..errors import ScaleGMNError
+from ..inference.trained import load
 from ..training.data import open_zoo
 from ..training.recipe import Recipe, make_recipe
 from ..training.run import Run
 from ..training.state import read_json, write_json
-from ..training.trained import load
-from ..zoo.schema import strict
 from .experiments import Dataset, Method
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import ScaleGMNError
-from ..zoo.build import Fit, build_inr_zoo
-from ..zoo.cnn import Budget, build_cnn_zoo
-from ..zoo.combine import combine
-from ..zoo.files import Array
-from ..zoo.images import Images, load_images
-from ..zoo.store import Zoo
+from ..files import Array
+from ..zoo.cnn.build import Budget, build_cnn_zoo
+from ..zoo.images.collections import Images, load_images
+from ..zoo.inr.build import Fit, build_inr_zoo
+from ..zoo.store.combine import combine
+from ..zoo.store.zoo import Zoo
 
 Scale = Literal["small", "paper"]
 Report = Callable[[int, int, Tensor], None]

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.schema import from_json
 from ..errors import ScaleGMNError
-from ..zoo.schema import from_json
 from .base import Task
 from .classification import Classification
 from .editing import Editing

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from ..core.networks import Networks
+from ..core.schema import to_json
 from ..models.base import Metanetwork
-from ..networks import Networks
-from ..zoo.schema import to_json
-from ..zoo.store import Zoo
+from ..zoo.store.zoo import Zoo
 
 Head = Literal["invariant", "equivariant"]
 

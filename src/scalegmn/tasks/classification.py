@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
-from ..networks import Networks
-from ..zoo.store import Zoo
+from ..zoo.store.zoo import Zoo
 from .base import Head, Task
 
 

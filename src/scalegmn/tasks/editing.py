@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core.networks import Networks, each_architecture
 from ..errors import ScaleGMNError
 from ..models.base import Editor, Metanetwork
-from ..networks import Networks, each_architecture
-from ..zoo.canvas import Canvas
-from ..zoo.store import Zoo
+from ..zoo.inr.canvas import Canvas
+from ..zoo.store.zoo import Zoo
 from .base import Head, Task
 
 Target = Literal["dilation", "contrast"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..architecture import Architecture
+from ..core.architecture import Architecture
 from ..models.base import Metanetwork
 from ..models.registry import build_equivariant, build_invariant
 from ..tasks import Task

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ..networks import Networks
-from ..nn import kernels
+from ..core.networks import Networks
+from ..native import library as kernels
 from ..nn.body import MessagePassing
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import canonical as forms
+from ..core import canonical as forms
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..networks import Networks
-from ..zoo.store import Batch, Batches, Zoo
+from ..zoo.store.zoo import Batch, Batches, Zoo
 
 Canonical = Literal["none", "phase", "scale", "permutation", "all"]
 _FORMS: dict[Canonical, Callable[[Networks], Networks]] = {

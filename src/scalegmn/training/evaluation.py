@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.networks import Networks
+from ..core.transform import Transform
 from ..models.base import Metanetwork
-from ..networks import Networks
 from ..tasks import Task
-from ..transform import Transform
-from ..zoo.store import Zoo
+from ..zoo.store.zoo import Zoo
 from .data import TRANSFORM, Canonical, present, seed_for
 from .distributed import World
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from ..errors import ScaleGMNError
-from ..nn import kernels
-from ..zoo.files import write_atomically
+from ..files import write_atomically
+from ..native import library as kernels
 from .recipe import Recipe
 from .run import Run
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
-from ..networks import Networks
 from ..tasks import Task, task_class
-from ..zoo.augment import MoveAugment, NoiseAugment, ScaleAugment
-from ..zoo.store import Zoo
+from ..zoo.store.zoo import Zoo
+from .augment import MoveAugment, NoiseAugment, ScaleAugment
 from .build import build_model
 from .compiled import Compiled
 from .data import AUGMENT, DROPOUT, PREPARE, Stream, fetch, listed, present, seed_for

@@ -23,12 +23,12 @@ from typing import Any
 from torch import Tensor
 
 from .. import __version__
-from ..architecture import Architecture
+from ..core.architecture import Architecture
+from ..core.schema import architecture_to_json, strict
 from ..errors import ScaleGMNError
+from ..files import alone, write_atomically
 from ..tasks import Task
-from ..zoo.files import alone, write_atomically
-from ..zoo.schema import architecture_to_json, strict
-from ..zoo.store import Zoo
+from ..zoo.store.zoo import Zoo
 from .recipe import Recipe, make_recipe
 from .state import append_line, read_json, read_lines, write_json, write_lines, write_tensors
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import ScaleGMNError
-from ..zoo.files import write_atomically
+from ..files import write_atomically
 
 Tensors = dict[str, Tensor]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..cluster import connect, result
+from ..core.schema import strict
 from ..errors import ScaleGMNError
 from ..tasks import task_class
-from ..zoo.cluster import connect, result
-from ..zoo.schema import strict
 from .loop import DivergedError, train
 from .progress import Progress
 from .recipe import Recipe, find_file, make_recipe, override, parse_value

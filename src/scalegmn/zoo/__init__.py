@@ -1,6 +1,6 @@
 """Zoos: collections of trained networks, built, stored and imported."""
 
-from scalegmn.zoo.store import Batch, Batches, Zoo
-from scalegmn.zoo.writer import ZooWriter
+from .store.writer import ZooWriter
+from .store.zoo import Batch, Batches, Zoo
 
 __all__ = ["Batch", "Batches", "Zoo", "ZooWriter"]

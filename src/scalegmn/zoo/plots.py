@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from scalegmn.architecture import Segment
-from scalegmn.errors import ScaleGMNError
-from scalegmn.zoo.files import Array
-from scalegmn.zoo.stats import per_neuron, segment_name
-from scalegmn.zoo.store import Zoo
+from ..core.architecture import Segment
+from ..errors import ScaleGMNError
+from ..files import Array
+from .store.stats import per_neuron, segment_name
+from .store.zoo import Zoo
 
 WEIGHT, BIAS, METRIC = "#3b6ea5", "#c9803f", "#5b8c5a"
 # Networks from which histograms are drawn: enough for smooth curves, few enough for any zoo.

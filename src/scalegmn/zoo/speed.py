@@ -7,10 +7,10 @@ import time
 
 import torch
 
-from scalegmn.zoo.build import inr_architecture
-from scalegmn.zoo.inr import inr
-from scalegmn.zoo.store import Zoo
-from scalegmn.zoo.writer import ZooWriter
+from .inr.build import inr_architecture
+from .inr.conventions import inr
+from .store.writer import ZooWriter
+from .store.zoo import Zoo
 
 _SHARD, _SHARDS, _EPOCHS = 1024, 16, 3
 

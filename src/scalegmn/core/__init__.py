@@ -1,0 +1,1 @@
+"""The nouns: groups, activations, architectures, networks, transforms and canonical forms."""

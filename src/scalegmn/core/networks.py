@@ -1,0 +1,379 @@
+"""A batch of networks of one architecture as dense tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, SupportsIndex, overload
+
+import torch
+from torch import Tensor, nn
+
+from ..convert import batch as _batch
+from ..convert import files as _files
+from ..convert.feedforward import default_layout
+from ..convert.layout import Layout
+from ..errors import ScaleGMNError
+from . import evaluate as _evaluate
+from .activations import Activation
+from .activations import activation as _activation
+from .architecture import Architecture
+from .evaluate import Parameters, Responses
+
+Index = SupportsIndex | slice | Sequence[int] | Tensor
+
+
+class Networks:
+    """A batch of B networks that share an architecture.
+
+    All parameters of a network lie in one row of `parameters`, in the order of `architecture.segments`; `weights`
+    and `biases` are views of it.
+
+    Arguments:
+        architecture: Of every network.
+        parameters: Shape (B, P).
+        layout: The names under which the networks were stored, if they were; export uses them again.
+        passengers: What else was stored under these names, one tensor (B, ...) each.
+
+    >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
+    >>> networks = Networks(architecture, torch.randn(5, architecture.parameters))
+    >>> networks.evaluate(torch.rand(100, 2)).shape
+    torch.Size([5, 100, 1])
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        parameters: Tensor,
+        *,
+        layout: Layout | None = None,
+        passengers: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        if parameters.dim() != 2 or parameters.shape[1] != architecture.parameters:
+            raise ScaleGMNError(
+                f"parameters: expected shape (networks, {architecture.parameters}) for {architecture}, "
+                f"got {tuple(parameters.shape)}"
+            )
+        self.architecture = architecture
+        self.parameters = parameters
+        self.layout = layout
+        self.passengers = dict(passengers or {})
+
+    @classmethod
+    def from_tensors(
+        cls,
+        architecture: Architecture,
+        weights: Sequence[Tensor | None],
+        biases: Sequence[Tensor | None],
+        slopes: Sequence[Tensor | None] = (),
+    ) -> Networks:
+        """Assemble networks from one tensor per connection and layer, as in `weights`, `biases`, `slopes`.
+
+        Arguments:
+            architecture: Of every network.
+            weights: Per connection, None for a skip.
+            biases: Per layer, None where it has none.
+            slopes: Per layer, for learned slopes; may be omitted where no layer has them.
+        """
+        tensors = {"weight": weights, "bias": biases, "slope": slopes}
+        used = {(s.kind, s.index) for s in architecture.segments}
+        for kind, given in tensors.items():
+            for i, tensor in enumerate(given):
+                if tensor is not None and (kind, i) not in used:
+                    raise ScaleGMNError(f"{kind} {i}: expected none in {architecture}, got {tuple(tensor.shape)}")
+        count = next((len(t) for given in tensors.values() for t in given if t is not None), 0)
+        parts = []
+        for s in architecture.segments:
+            given = tensors[s.kind]
+            tensor = given[s.index] if s.index < len(given) else None
+            # Of a weight (targets, sources, kernel) the kernel may be left out or have its own shape.
+            ends = tensor is not None and tensor.shape[1:3] == s.shape[:2] and tensor.shape[1:].numel() == s.size
+            if tensor is None or not ends or len(tensor) != count:
+                where = f"{'connection' if s.kind == 'weight' else 'layer'} {s.index}"
+                shape = ", ".join(map(str, s.shape))
+                got = "none" if tensor is None else tuple(tensor.shape)
+                raise ScaleGMNError(f"{s.kind} of {where}: expected shape ({count}, {shape}), got {got}")
+            parts.append(tensor.reshape(tensor.shape[0], s.size))
+        return cls(architecture, torch.cat(parts, dim=1))
+
+    # -- conversion --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_modules(cls, modules: Sequence[nn.Module]) -> Networks:
+        """Read a person's own modules, all of one architecture.
+
+        Arguments:
+            modules: Whose `forward` torch.fx can trace; evaluation mode is assumed (docs/networks.md).
+
+        >>> modules = [nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)) for _ in range(3)]
+        >>> networks = Networks.from_modules(modules)
+        >>> networks
+        Networks(3 x 2-8-1 [relu], torch.float32, cpu)
+        >>> torch.equal(networks.to_modules()[2][0].weight, modules[2][0].weight)
+        True
+        """
+        layout, parameters, passengers = _batch.pack_modules(modules)
+        return cls(layout.architecture, parameters, layout=layout, passengers=passengers)
+
+    @classmethod
+    def from_state_dicts(
+        cls,
+        states: Sequence[Mapping[str, Tensor]],
+        *,
+        like: nn.Module | Architecture | None = None,
+        activation: str | Activation | None = None,
+        names: Sequence[str] | None = None,
+    ) -> Networks:
+        """Read state dicts, all of one architecture.
+
+        Arguments:
+            states: One per network. Entries that are not floating-point numbers travel along.
+            like: A module with such a state dict, or the architecture that its entries follow in order.
+            activation: Without `like`: the hidden activation of a multilayer perceptron.
+            names: What to call each network in an error.
+
+        >>> state = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).state_dict()
+        >>> Networks.from_state_dicts([state], activation="relu")
+        Networks(1 x 2-8-1 [relu], torch.float32, cpu)
+        """
+        if isinstance(states, Mapping):
+            raise ScaleGMNError("state dicts: expected a list of them, got one; put it in a list")
+        if not states:
+            raise ScaleGMNError("state dicts: expected at least one, got none")
+        names = [f"state dict {i}" for i in range(len(states))] if names is None else names
+        plain = []
+        for name, state in zip(names, states, strict=True):
+            tensors = _files.as_state(state) if isinstance(state, Mapping) else None
+            if tensors is None:
+                raise ScaleGMNError(f"{name}: expected a dictionary of names and tensors, got a {type(state).__name__}")
+            plain.append(tensors)
+        act = None if activation is None else _activation(activation)
+        try:
+            layout = _batch.find_layout(plain[0], like, act)
+        except ScaleGMNError as error:
+            if like is None or isinstance(like, Architecture):
+                raise ScaleGMNError(f"{names[0]}: {error}") from None
+            raise
+        layout, parameters, passengers = _batch.pack_states(plain, layout, names)
+        return cls(layout.architecture, parameters, layout=layout, passengers=passengers)
+
+    @classmethod
+    def from_files(
+        cls,
+        paths: Sequence[str | Path],
+        *,
+        like: nn.Module | Architecture | None = None,
+        activation: str | Activation | None = None,
+    ) -> Networks:
+        """Read files with one state dict each (.pt, .pth, .ckpt, .safetensors); no code in them is run.
+
+        Arguments:
+            paths: The files.
+            like, activation: As in `from_state_dicts`.
+        """
+        if isinstance(paths, str | Path):
+            raise ScaleGMNError(f"paths: expected a list of files, got {paths}; put it in a list")
+        states = [_files.read(p) for p in paths]
+        return cls.from_state_dicts(states, like=like, activation=activation, names=[str(p) for p in paths])
+
+    def to_state_dicts(self) -> list[dict[str, Tensor]]:
+        """One state dict per network, under the names it came with (or those of `Feedforward`)."""
+        layout = self.layout or default_layout(self.architecture)
+        return _batch.unstack(layout.unpack(self.parameters, self.passengers))
+
+    def to_modules(self) -> list[nn.Module]:
+        """One module per network, of the class it came from (or a `Feedforward`)."""
+        layout = self.layout or default_layout(self.architecture)
+        return _batch.unpack_modules(layout, self.parameters, self.passengers)
+
+    def to_files(self, paths: Sequence[str | Path]) -> None:
+        """Write one state dict per network; the suffix of a path decides the format, as in `from_files`."""
+        if len(paths) != len(self):
+            raise ScaleGMNError(f"paths: expected one for each of {len(self)} network(s), got {len(paths)}")
+        if len({Path(path).resolve() for path in paths}) < len(paths):
+            raise ScaleGMNError("paths: expected another for each network, got one of them twice")
+        for path in paths:
+            _files.check_writable(path)
+        for state, path in zip(self.to_state_dicts(), paths, strict=True):
+            _files.write(state, path)
+
+    def to_pyg(self) -> list[object]:
+        """One `torch_geometric.data.Data` per network: neurons as nodes, weights on edges (docs/networks.md)."""
+        from ..convert.pyg import to_data
+
+        return to_data(self.architecture, self.views)
+
+    def replace(self, parameters: Tensor) -> Networks:
+        """The same networks with other parameters (B, P); another number of networks keeps no stored names."""
+        if parameters.shape[0] != len(self):
+            return Networks(self.architecture, parameters)
+        return Networks(self.architecture, parameters, layout=self.layout, passengers=self.passengers)
+
+    # -- views -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def views(self) -> Parameters:
+        """Weights, biases and slopes as views of `parameters`."""
+        a = self.architecture
+        weights: list[Tensor | None] = [None] * len(a.connections)
+        biases: list[Tensor | None] = [None] * len(a.layers)
+        slopes: list[Tensor | None] = [None] * len(a.layers)
+        target = {"weight": weights, "bias": biases, "slope": slopes}
+        parts = self.parameters.split([s.size for s in a.segments], dim=1)
+        for s, part in zip(a.segments, parts, strict=True):
+            target[s.kind][s.index] = part.unflatten(1, s.shape)
+        return Parameters(tuple(weights), tuple(biases), tuple(slopes))
+
+    @property
+    def weights(self) -> tuple[Tensor | None, ...]:
+        """Per connection (B, n_t, n_s, K), (B, n) for a normalisation, None for a skip."""
+        return self.views.weights
+
+    @property
+    def biases(self) -> tuple[Tensor | None, ...]:
+        """Per layer (B, n), None where it has none."""
+        return self.views.biases
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the parameters."""
+        return self.parameters.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters."""
+        return self.parameters.device
+
+    # -- batch -------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.parameters.shape[0]
+
+    def __iter__(self) -> Iterator[Networks]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: Index) -> Networks:
+        """A batch with some of the networks; an integer gives a batch of one."""
+        one = _as_integer(index)
+        if one is not None:
+            if not -len(self) <= one < len(self):
+                raise IndexError(f"network {one} of {len(self)}")
+            index = [one % len(self)]
+        passengers = {k: t[index] for k, t in self.passengers.items()}
+        return Networks(self.architecture, self.parameters[index], layout=self.layout, passengers=passengers)
+
+    @staticmethod
+    def cat(batches: Sequence[Networks]) -> Networks:
+        """Concatenate batches of the same architecture; stored names survive where all batches have the same."""
+        if not batches:
+            raise ScaleGMNError("cat: expected at least one batch of networks, got none")
+        first = batches[0]
+        for other in batches[1:]:
+            if other.architecture != first.architecture:
+                raise ScaleGMNError(
+                    f"cat: expected one architecture, got {first.architecture.beside(other.architecture)}"
+                )
+        parameters = torch.cat([b.parameters for b in batches])
+        if any(b.layout != first.layout or b.passengers.keys() != first.passengers.keys() for b in batches):
+            return Networks(first.architecture, parameters)
+        passengers = {k: torch.cat([b.passengers[k] for b in batches]) for k in first.passengers}
+        return Networks(first.architecture, parameters, layout=first.layout, passengers=passengers)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Networks:
+        """The same networks on another device or in another type."""
+        # Passengers keep their type: they are what was stored.
+        passengers = {k: t.to(device=device) for k, t in self.passengers.items()}
+        parameters = self.parameters.to(device=device, dtype=dtype)
+        return Networks(self.architecture, parameters, layout=self.layout, passengers=passengers)
+
+    def detach(self) -> Networks:
+        """The same networks, cut off from the graph of gradients."""
+        return self.replace(self.parameters.detach())
+
+    def __repr__(self) -> str:
+        return f"Networks({len(self)} x {self.architecture}, {self.dtype}, {self.device})"
+
+    # -- evaluation --------------------------------------------------------------------------------------------
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """All networks at once.
+
+        Arguments:
+            x: Inputs common to all networks (N, n_0, *spatial), or one set per network (B, N, n_0, *spatial).
+
+        Returns:
+            Outputs (B, N, n_L, *spatial).
+        """
+        return self.responses(x).post[-1]
+
+    def responses(self, x: Tensor) -> Responses:
+        """Every neuron's pre- and post-activation: vertex features that move as q."""
+        x = _evaluate.prepare_inputs(self.architecture, x, len(self), self.parameters)
+        return _evaluate.respond(self.architecture, self.views, x)
+
+    def gradients(self, x: Tensor, cotangent: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The gradient of <cotangent, output> at every pre-activation (channel means): dual features, as 1/q.
+
+        Arguments:
+            x: As in `evaluate`.
+            cotangent: Broadcasts to the output; ones where omitted.
+
+        Returns:
+            Per layer (B, N, n).
+        """
+        x = _evaluate.prepare_inputs(self.architecture, x, len(self), self.parameters)
+        return _evaluate.gradients(self.architecture, self.views, x, cotangent)
+
+
+def _as_integer(index: Any) -> int | None:
+    """An index as an integer, whatever library it comes from; None for slices, lists and vectors."""
+    try:
+        return None if isinstance(index, Tensor) and index.dim() else operator.index(index)
+    except TypeError:
+        return None
+
+
+@overload
+def group_by_architecture(networks: Networks) -> list[tuple[Networks, None]]: ...
+@overload
+def group_by_architecture(networks: Sequence[Networks]) -> list[tuple[Networks, Tensor]]: ...
+def group_by_architecture(
+    networks: Networks | Sequence[Networks],
+) -> list[tuple[Networks, None]] | list[tuple[Networks, Tensor]]:
+    """Join batches of one architecture and remember where each network came from.
+
+    Arguments:
+        networks: One batch, or several of any architectures.
+
+    Returns:
+        Pairs of a batch and the positions of its networks in the input (None for a single batch).
+    """
+    if isinstance(networks, Networks):
+        return [(networks, None)]
+    groups: dict[Architecture, list[tuple[Networks, Tensor]]] = {}
+    start = 0
+    for batch in networks:
+        positions = torch.arange(start, start + len(batch))
+        groups.setdefault(batch.architecture, []).append((batch, positions))
+        start += len(batch)
+    return [(Networks.cat([b for b, _ in g]), torch.cat([p for _, p in g])) for g in groups.values()]
+
+
+def each_architecture(f: Callable[[Networks], Tensor], networks: Networks | Sequence[Networks]) -> Tensor:
+    """Apply f to the networks of one architecture at a time and give the results in the order of the input.
+
+    >>> small, large = (Architecture.mlp([1, n, 1]) for n in (2, 3))
+    >>> mixed = [Networks(a, torch.full((1, a.parameters), v)) for a, v in [(small, 1.0), (large, 2.0), (small, 3.0)]]
+    >>> each_architecture(lambda n: n.parameters[:, 0], mixed)
+    tensor([1., 2., 3.])
+    """
+    if isinstance(networks, Networks):
+        return f(networks)
+    groups = group_by_architecture(networks)
+    if not groups:
+        raise ScaleGMNError("networks: expected at least one batch, got none")
+    found = torch.cat([f(batch) for batch, _ in groups])
+    order = torch.cat([positions for _, positions in groups]).argsort()
+    return found[order.to(found.device)]

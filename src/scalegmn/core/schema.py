@@ -1,0 +1,120 @@
+"""Architectures as JSON and back, exactly: what a zoo writes down about its networks besides their weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from ..errors import ScaleGMNError
+from .architecture import Architecture
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+def architecture_to_json(architecture: Architecture) -> Json:
+    """An architecture as plain dictionaries, lists and numbers.
+
+    Maps of connections carry their name as `type`. Numbers survive exactly; those that JSON lacks become strings.
+
+    >>> found = architecture_to_json(Architecture.mlp([2, 4, 1], "tanh"))
+    >>> found["layers"][1]
+    {'size': 4, 'activation': {'name': 'tanh', 'parameters': []}, 'bias': True, 'offset': 0.0}
+    >>> found["connections"][0]
+    {'source': 0, 'target': 1, 'map': {'type': 'Linear', 'positions': []}, 'pools': [], 'gain': 1.0}
+    """
+    return to_json(architecture)
+
+
+def architecture_from_json(value: Mapping[str, Any]) -> Architecture:
+    """The architecture that `architecture_to_json` wrote.
+
+    >>> architecture = Architecture.cnn([1, 16, 16], 10, "relu", stride=2)
+    >>> architecture_from_json(architecture_to_json(architecture)) == architecture
+    True
+    """
+    return from_json(Architecture, value, "architecture")
+
+
+def to_json(value: object) -> Json:
+    """Any dataclass of numbers, strings, tuples and dataclasses as plain dictionaries and lists."""
+    found: Json = _encode(type(value), value)
+    return found
+
+
+def from_json(kind: type[T], value: Mapping[str, Any], where: str) -> T:
+    """A dataclass of type `kind` from what `to_json` gave; `where` begins the error message."""
+    found = _decode(kind, value, where)
+    assert isinstance(found, kind)
+    return found
+
+
+@cache
+def _fields(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _encode(hint: Any, value: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        return {"type": type(value).__name__, **_encode(type(value), value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: _encode(part, getattr(value, name)) for name, part in _fields(type(value)).items()}
+    if isinstance(value, tuple):
+        return [_encode(get_args(hint)[0], entry) for entry in value]
+    if hint is float:
+        return float(value) if math.isfinite(value) else str(value)
+    return value
+
+
+def _decode(hint: Any, value: Any, where: str) -> Any:
+    """Build what `hint` describes and refuse anything else, naming the place."""
+    if isinstance(hint, types.UnionType) and isinstance(value, Mapping):
+        kinds = {kind.__name__: kind for kind in get_args(hint)}
+        if value.get("type") not in kinds:
+            raise ScaleGMNError(f"{where}.type: expected one of {', '.join(kinds)}, got {value.get('type')!r}")
+        return _decode(kinds[value["type"]], {k: v for k, v in value.items() if k != "type"}, where)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return _decode_dataclass(hint, value, where)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_decode(get_args(hint)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
+    if get_origin(hint) is Literal and value in get_args(hint):
+        return value
+    if hint is float and value in ("inf", "-inf", "nan"):
+        return float(value)
+    if hint is float and type(value) in (int, float):
+        return float(value)
+    if hint in (int, bool, str) and type(value) is hint:
+        return value
+    expected = hint.__name__ if isinstance(hint, type) else str(hint)
+    raise ScaleGMNError(f"{where}: expected {expected}, got {value!r}")
+
+
+def _decode_dataclass(kind: type, value: Mapping[str, Any], where: str) -> Any:
+    hints = _fields(kind)
+    unknown = [name for name in value if name not in hints]
+    if unknown:
+        raise ScaleGMNError(f"{where}: unknown entry {unknown[0]!r}; expected {', '.join(hints) or 'none'}")
+    parts = {name: _decode(hints[name], entry, f"{where}.{name}") for name, entry in value.items()}
+    try:
+        return kind(**parts)
+    except TypeError as error:
+        missing = [name for name in hints if name not in parts]
+        raise ScaleGMNError(f"{where}: expected also {', '.join(missing)}") from error
+
+
+def strict(value: Any) -> Any:
+    """The same with None for numbers that JSON lacks.
+
+    >>> strict({"loss": float("nan"), "step": 3})
+    {'loss': None, 'step': 3}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: strict(v) for k, v in value.items()}
+    return [strict(v) for v in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,1 @@
+"""Trained models at work: loading them, reading what a person hands over, pictures, sharing."""

@@ -1,0 +1,137 @@
+"""Augmentation on the fly: random symmetries of a batch, noise on its weights, and motions of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.architecture import Architecture, Linear
+from ..core.networks import Networks
+from ..core.transform import Transform
+from ..errors import ScaleGMNError
+
+
+@dataclass(frozen=True)
+class ScaleAugment:
+    r"""Moves every network of a batch along its own scaling symmetry, which leaves its function as it is.
+
+    Signs flip with probability 1/2, positive scales follow an exponential distribution,
+    \(q \sim \lambda e^{-\lambda q}\), as in the paper's ablation on augmentation (section 6). Which of the two applies
+    to a layer follows from its architecture.
+
+    Arguments:
+        rate: The coefficient \(\lambda\). Scales below 1e-4 of the mean are raised to that: their reciprocal multiplies
+            the next layer, and a float has to hold it.
+        permute: Whether to shuffle the hidden neurons as well.
+
+    >>> from scalegmn.core.architecture import Architecture
+    >>> networks = Networks(Architecture.mlp([2, 8, 1], "relu"), torch.randn(5, 33, dtype=torch.float64))
+    >>> moved = ScaleAugment()(networks, torch.Generator().manual_seed(0))
+    >>> x = torch.rand(10, 2, dtype=torch.float64)
+    >>> torch.allclose(moved.evaluate(x), networks.evaluate(x)), torch.equal(moved.parameters, networks.parameters)
+    (True, False)
+    """
+
+    rate: float = 1.0
+    permute: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.rate > 0:
+            raise ScaleGMNError(f"rate: expected a positive number, got {self.rate}")
+
+    def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
+        """The moved networks; `generator` is the source of randomness (on the CPU)."""
+        a, count = networks.architecture, len(networks)
+        base = Transform.sample(a, count, generator, permute=self.permute, scale=False, dtype=networks.dtype)
+        scales = self._scales(a, count, generator, networks.dtype)
+        return Transform(a, base.permutations, scales).apply(networks)
+
+    def _scales(
+        self, a: Architecture, count: int, generator: torch.Generator | None, dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        drawn: dict[int, Tensor] = {}
+        scales = []
+        for layer, slot, group in zip(a.layers, a.scale_slots, a.groups, strict=True):
+            q = torch.ones(count, layer.size, dtype=dtype)
+            if slot is not None and slot not in drawn:
+                if group.scales:
+                    u = torch.rand(count, layer.size, generator=generator, dtype=dtype)
+                    q = (-torch.log1p(-u)).clamp(min=1e-4) / self.rate
+                if group.signs:
+                    q = q * (2 * torch.randint(2, q.shape, generator=generator) - 1).to(dtype)
+                drawn[slot] = q
+            scales.append(q if slot is None else drawn[slot])
+        return tuple(scales)
+
+
+@dataclass(frozen=True)
+class NoiseAugment:
+    r"""Adds Gaussian noise to the weights, \(\theta + s\,\sigma_\theta\,\epsilon\); the functions change a little.
+
+    Arguments:
+        strength: The factor s; \(\sigma_\theta\) is the standard deviation of each weight matrix or bias in the batch.
+
+    >>> networks = Networks(Architecture.mlp([2, 8, 1], "relu"), torch.randn(5, 33))
+    >>> noisy = NoiseAugment(0.1)(networks, torch.Generator().manual_seed(0))
+    >>> 0.05 < float((noisy.parameters - networks.parameters).std()) < 0.2
+    True
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise ScaleGMNError(f"strength: expected a number of at least 0, got {self.strength}")
+
+    def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
+        """The noisy networks; `generator` is the source of randomness (on the CPU)."""
+        theta = networks.parameters
+        noise = torch.randn(theta.shape, generator=generator, dtype=theta.dtype).to(theta.device)
+        segments = networks.architecture.segments
+        parts = theta.detach().split([s.size for s in segments], dim=1)
+        spread = torch.cat([p.std(correction=0).expand(p.shape[1]) for p in parts])
+        return networks.replace(theta + self.strength * spread * noise)
+
+
+@dataclass(frozen=True)
+class MoveAugment:
+    r"""Composes networks of coordinates with affine maps, \(u(x) \to u((1 + sA)x + sa)\): a picture moves a little.
+
+    The map goes into the first weights and biases, \(W(1 + sA)\) and \(b + sWa\), so the result is exact (Navon et al.
+    2023 turn and shift representations in the same way).
+
+    Arguments:
+        strength: The factor s; entries of A and a are uniform in (-1, 1), and differ from network to network.
+
+    >>> networks = Networks(Architecture.mlp([2, 8, 1], "sine"), torch.randn(5, 33))
+    >>> moved = MoveAugment(0.1)(networks, torch.Generator().manual_seed(0))
+    >>> torch.equal(moved.weights[1], networks.weights[1]), torch.equal(moved.weights[0], networks.weights[0])
+    (True, False)
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise ScaleGMNError(f"strength: expected a number of at least 0, got {self.strength}")
+
+    def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
+        """The moved networks; `generator` is the source of randomness (on the CPU)."""
+        a, theta = networks.architecture, networks.parameters
+        first = [(i, c) for i, c in enumerate(a.connections) if c.source == 0]
+        if not all(isinstance(c.map, Linear) and c.kernel_size == 1 and a.layers[c.target].bias for _, c in first):
+            raise ScaleGMNError(f"move: expected networks of coordinates with a bias in the first layer, got {a}")
+        n = a.layers[0].size
+        drawn = 2 * torch.rand(len(networks), n, n + 1, generator=generator, dtype=theta.dtype) - 1
+        motion = self.strength * drawn.to(theta.device)
+        result = networks.replace(theta.clone())
+        for i, c in first:
+            weight, bias = result.weights[i], result.biases[c.target]
+            assert weight is not None
+            assert bias is not None
+            change = weight.squeeze(-1) @ motion
+            bias += c.gain * change[..., n]
+            weight += change[..., :n, None]
+        return result

@@ -1,0 +1,1 @@
+"""Small image classifiers: hyperparameters, training, and zoos of them."""

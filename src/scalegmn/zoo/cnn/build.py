@@ -1,0 +1,269 @@
+"""Building CNN zoos: image classifiers with random hyperparameters, their weights and how well they do."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import __version__
+from ...errors import ScaleGMNError
+from ...files import Array
+from ...native import library as kernels
+from ..images.collections import Images
+from ..inr.fit import EngineName
+from ..store.splits import select
+from ..store.writer import ZooWriter
+from ..store.zoo import Zoo
+from . import compiled
+from .engine import Cnn, evaluate
+from .recipe import Budget, Settings, draw_settings, draw_shape, settings_columns
+from .train import train, train_compiled
+
+__all__ = ["Budget", "build_cnn_zoo"]
+
+SHARD = 64
+# Networks that one thread trains together. For torch's operations enough to hide their overhead, few enough for the
+# cache; the compiled code trains each on its own.
+GROUP: dict[EngineName, int] = {"compiled": 1, "torch": 4}
+SPLIT_RULE = "networks at random: a fifth test, a tenth val, the rest train"
+
+Report = Callable[[int, int, Tensor], None]
+
+
+class Pictures(NamedTuple):
+    """Images (N, C, H, W), uint8 for training and in [-1, 1] for the test, and their labels (N,)."""
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+
+
+class Job(NamedTuple):
+    """Networks of one shape that are trained together, and their numbers in the zoo."""
+
+    shape: Cnn
+    indices: list[int]
+    settings: list[Settings]
+
+
+class Trained(NamedTuple):
+    """What became of a job: parameters (b, P), accuracy and loss on the test images (b,)."""
+
+    job: Job
+    parameters: Tensor
+    accuracy: Tensor
+    loss: Tensor
+
+
+def build_cnn_zoo(
+    source: Images,
+    out: str | Path,
+    *,
+    count: int,
+    activation: str = "relu",
+    vary: bool = False,
+    budget: Budget | None = None,
+    test_images: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    report: Report | None = None,
+) -> Zoo:
+    """Train classifiers with random hyperparameters and write them to a zoo, going on where an earlier run stopped.
+
+    The recipe is that of the Small CNN Zoo (Unterthiner et al., 2020): three 3x3 convolutions with stride 2 and 16
+    channels, global average pooling, a linear layer; `cnn_recipe` says what is drawn for each network. The bytes depend
+    on the arguments alone: not on interruptions nor on the number of threads. The engine that trains here, compiled or
+    torch, is written down, and a zoo that was begun with the other one is refused.
+
+    Arguments:
+        source: The images; each network sees its own part of the official training images.
+        out: The directory of the zoo.
+        count: Number of networks.
+        activation: `relu`, `tanh`, or `both` in turns of one shard.
+        vary: Whether depth, widths and kernel size vary as well, from shard to shard.
+        budget: How long networks train.
+        test_images: Number of test images that decide accuracy and loss; all where omitted.
+        seed: Of everything random.
+        threads: Networks (with torch groups of them) trained at the same time; as many as torch uses where omitted.
+        report: Called with the networks done, the networks in all and the accuracy of those just done (n,).
+
+    >>> import tempfile
+    >>> from scalegmn.zoo.images.collections import load_images
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     zoo = build_cnn_zoo(
+    ...         load_images("digits"), folder, count=6, vary=True, budget=Budget(batch=16, steps=(5, 20))
+    ...     )
+    ...     len(zoo), "test_accuracy" in zoo.columns
+    (6, True)
+    """
+    budget = budget or Budget()
+    if count < 1 or seed < 0:
+        raise ScaleGMNError(f"build: expected count >= 1 and seed >= 0, got {count} and {seed}")
+    if activation not in ("relu", "tanh", "both"):
+        raise ScaleGMNError(f"activation: expected relu, tanh or both, got {activation!r}")
+    pictures = _pictures(source, test_images, seed)
+    engine: EngineName = "compiled" if kernels.usable(source=compiled.SOURCE) else "torch"
+    plan = _Plan(activation, vary, budget, count, seed, pictures, max(2, int(source.labels.max()) + 1), engine)
+    plan.shape(0)
+    arguments = {
+        "images": source.name,
+        "count": count,
+        "activation": activation,
+        "vary": vary,
+        "batch": budget.batch,
+        "steps": list(budget.steps),
+        "epochs": budget.epochs,
+        "test_images": len(pictures.test),
+        "seed": seed,
+        "images_sha256": source.checksum(),
+        "engine": engine,
+    }
+    older = {"images_sha256": hashlib.sha256(source.pixels.tobytes()).hexdigest()}
+    writer = ZooWriter(out, kind="cnn", arguments=arguments, formerly=older)
+    if not writer.finished:
+        plan.run(writer, threads or torch.get_num_threads(), report)
+        writer.finish(notes={"splits": SPLIT_RULE, "scalegmn": __version__, "torch": str(torch.__version__)})
+    return Zoo.open(out)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything that decides the networks of a zoo."""
+
+    activation: str
+    vary: bool
+    budget: Budget
+    count: int
+    seed: int
+    pictures: Pictures
+    classes: int
+    engine: EngineName
+
+    def shape(self, shard: int) -> Cnn:
+        """The shape of a shard's networks."""
+        channels, side = self.pictures.train.shape[1:3]
+        activation = ("relu", "tanh")[shard % 2] if self.activation == "both" else self.activation
+        return draw_shape(
+            self.seed,
+            shard,
+            side=side,
+            channels=channels,
+            classes=self.classes,
+            activation=activation,
+            vary=self.vary,
+        )
+
+    def jobs(self, shards: Iterable[int]) -> Iterator[Job]:
+        """The groups of shards, the longest first within a shard."""
+        for shard in shards:
+            shape = self.shape(shard)
+            settings = {i: draw_settings(self.seed, i, self.budget, len(self.pictures.train)) for i in self.rows(shard)}
+            # Together go those that take about as long; those without dropout also save its cost.
+            order = sorted(settings, key=lambda i: (settings[i].dropout > 0, settings[i].steps), reverse=True)
+            group = GROUP[self.engine]
+            for start in range(0, len(order), group):
+                indices = order[start : start + group]
+                yield Job(shape, indices, [settings[i] for i in indices])
+
+    def rows(self, shard: int) -> range:
+        """The numbers of a shard's networks."""
+        return range(shard * SHARD, min((shard + 1) * SHARD, self.count))
+
+    def run(self, writer: ZooWriter, threads: int, report: Report | None) -> None:
+        """Train and append what the writer lacks."""
+        splits = select(torch.zeros(self.count, dtype=torch.bool), None, self.seed).splits
+        shards = range(writer.shards, math.ceil(self.count / SHARD))
+        done = len(writer)
+        if report is not None:
+            report(done, self.count, torch.empty(0))
+        results = _map_on_threads(self._train, self.jobs(shards), threads)
+        for shard in shards:
+            parts: list[Trained] = []
+            while sum(len(part.loss) for part in parts) < len(self.rows(shard)):
+                parts.append(next(results))
+                done += len(parts[-1].loss)
+                if report is not None:
+                    report(done, self.count, parts[-1].accuracy)
+            self._append(writer, parts, splits)
+
+    def _train(self, job: Job) -> Trained:
+        shape, data, batch = job.shape, self.pictures, self.budget.batch
+        if self.engine == "torch":
+            parameters = train(
+                shape, job.settings, data.train, data.train_labels, seed=self.seed, indices=job.indices, batch=batch
+            )
+            return Trained(job, parameters, *evaluate(shape, parameters, data.test, data.test_labels))
+        rows = [
+            train_compiled(shape, s, data.train, data.train_labels, seed=self.seed, index=i, batch=batch)
+            for i, s in zip(job.indices, job.settings, strict=True)
+        ]
+        parameters = torch.stack(rows)
+        return Trained(job, parameters, *compiled.evaluate(shape, parameters, data.test, data.test_labels))
+
+    def _append(self, writer: ZooWriter, parts: list[Trained], splits: tuple[str, ...]) -> None:
+        shape = parts[0].job.shape
+        indices = [i for part in parts for i in part.job.indices]
+        order = torch.tensor(indices).argsort()
+        settings = [s for part in parts for s in part.job.settings]
+        count = len(indices)
+        columns: dict[str, Tensor | list[str]] = {
+            "test_accuracy": torch.cat([part.accuracy for part in parts])[order],
+            "test_loss": torch.cat([part.loss for part in parts])[order],
+            "split": [splits[i] for i in sorted(indices)],
+            "activation": [shape.activation] * count,
+            "layers": torch.full((count,), len(shape.channels) - 1),
+            "kernel": torch.full((count,), shape.kernel),
+            **settings_columns([settings[i] for i in order.tolist()]),
+        }
+        writer.append(shape.architecture, torch.cat([part.parameters for part in parts])[order], columns)
+
+
+def _pictures(source: Images, test_images: int | None, seed: int) -> Pictures:
+    pixels = source.pixels[..., None] if source.pixels.ndim == 3 else source.pixels
+    if pixels.shape[1] != pixels.shape[2]:
+        raise ScaleGMNError(f"images: expected squares, got {pixels.shape[1]}x{pixels.shape[2]}")
+    test = source.test
+    if not test.any():
+        test = np.zeros(len(pixels), np.bool_)
+        test[np.random.default_rng([seed, 4]).permutation(len(pixels))[: max(1, len(pixels) // 5)]] = True
+    available = int(test.sum())
+    if available == len(pixels):
+        raise ScaleGMNError(f"images: {source.name} has test images only; expected training images as well")
+    if test_images is not None and not 1 <= test_images <= available:
+        raise ScaleGMNError(f"test_images: expected 1 to {available}, got {test_images}")
+
+    def part(rows: Array) -> tuple[Tensor, Tensor]:
+        images = np.ascontiguousarray(pixels[rows].transpose(0, 3, 1, 2))
+        return torch.from_numpy(images), torch.from_numpy(source.labels[rows].astype(np.int64))
+
+    shown, shown_labels = part(np.flatnonzero(test)[:test_images])
+    return Pictures(*part(np.flatnonzero(~test)), shown.float().mul_(2 / 255).sub_(1), shown_labels)
+
+
+def _map_on_threads(work: Callable[[Job], Trained], jobs: Iterator[Job], threads: int) -> Iterator[Trained]:
+    """Results in the order of the jobs. Every job runs on one torch thread, so their number changes no result."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pending: deque[Future[Trained]] = deque()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for job in jobs:
+            pending.append(pool.submit(work, job))
+            if len(pending) > 2 * threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)

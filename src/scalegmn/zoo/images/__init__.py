@@ -1,0 +1,1 @@
+"""Image collections: where their files lie, how they are read and downloaded."""

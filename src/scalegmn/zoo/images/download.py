@@ -1,0 +1,219 @@
+"""Downloading image collections from their official addresses, checked against their published sums."""
+
+import logging
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pooch
+import requests
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from ...errors import ScaleGMNError
+
+_TIMEOUT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a collection comes from.
+
+    Arguments:
+        base_url: Address of the folder that holds the files.
+        folder: Where they go below the root.
+        files: MD5 sum of each file.
+        members: For an archive: MD5 sum of each member to unpack below ``folder``; the archive is removed afterwards.
+    """
+
+    base_url: str
+    folder: str
+    files: dict[str, str]
+    members: dict[str, str] | None = None
+
+
+SOURCES: Final = {
+    "mnist": Source(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "MNIST/raw",
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    "fashion-mnist": Source(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "FashionMNIST/raw",
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    "cifar10": Source(
+        "https://www.cs.toronto.edu/~kriz/",
+        ".",
+        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+        {
+            "cifar-10-batches-bin/data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+            "cifar-10-batches-bin/data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+            "cifar-10-batches-bin/data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+            "cifar-10-batches-bin/data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+            "cifar-10-batches-bin/data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+            "cifar-10-batches-bin/test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+        },
+    ),
+    "svhn": Source(
+        "http://ufldl.stanford.edu/housenumbers/",
+        ".",
+        {
+            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+        },
+    ),
+}
+
+
+def download(name: str, root: str | Path, *, base_url: str | None = None, progress: bool = True) -> list[Path]:
+    """Downloads a collection to the place where :func:`scalegmn.zoo.images.collections.load_images` finds it.
+
+    Files that are already there with the right sum are kept.
+
+    Arguments:
+        name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``svhn``; ``digits`` needs no download.
+        root: Folder of the files.
+        base_url: Another address that serves the same files.
+        progress: Show a progress bar.
+
+    Returns:
+        The files.
+
+    >>> download("digits", "data")
+    []
+    """
+    if name == "digits":
+        return []
+    if name not in SOURCES:
+        raise ScaleGMNError(f"images: expected one of digits, {', '.join(SOURCES)}, got {name!r}")
+    return fetch(SOURCES[name], root, base_url=base_url, progress=progress)
+
+
+def fetch(source: Source, root: str | Path, *, base_url: str | None = None, progress: bool = True) -> list[Path]:
+    """Downloads the files of a source; see :func:`download`."""
+    folder = Path(root) / source.folder
+    unpacked = [folder / member for member in source.members or {}]
+    if unpacked and all(_has_sum(folder / m, s) for m, s in (source.members or {}).items()):
+        return unpacked
+    address = (base_url or source.base_url).rstrip("/")
+    files = [_retrieve(f"{address}/{file}", folder / file, md5, progress) for file, md5 in source.files.items()]
+    if source.members is None:
+        return files
+    for archive in files:
+        _unpack(archive, folder, source.members)
+        archive.unlink()
+    return unpacked
+
+
+def _has_sum(path: Path, md5: str) -> bool:
+    return path.is_file() and pooch.file_hash(str(path), alg="md5") == md5
+
+
+def _retrieve(url: str, path: Path, md5: str, progress: bool) -> Path:
+    """One file. It gets its name only once it is complete and its sum is right."""
+    try:
+        with _bar(path.name, progress) as bar, _quiet_pooch():
+            downloader = pooch.HTTPDownloader(
+                progressbar=bar if progress else False,
+                chunk_size=2**16,
+                timeout=_TIMEOUT_SECONDS,
+                # A server must not unpack the .gz on the way: the sum is that of the packed file.
+                headers={"Accept-Encoding": "identity"},
+            )
+            pooch.retrieve(url, f"md5:{md5}", fname=path.name, path=path.parent, downloader=downloader)
+    except requests.exceptions.RequestException as error:
+        reason = " ".join(str(error).split())
+        raise ScaleGMNError(f"{url}: download failed, nothing was kept ({reason}); try again") from error
+    except ValueError as error:
+        path.unlink(missing_ok=True)
+        raise ScaleGMNError(f"{url}: wrong checksum, expected md5 {md5}, the file was removed; try again") from error
+    except OSError as error:
+        raise ScaleGMNError(f"{path}: cannot be written ({error})") from error
+    return path
+
+
+def _unpack(archive: Path, folder: Path, members: dict[str, str]) -> None:
+    """Writes the wanted members, and no others, each under its name only once its sum is right."""
+    try:
+        with tarfile.open(archive) as tar:
+            for member, md5 in members.items():
+                stream = tar.extractfile(member)
+                if stream is None:
+                    raise KeyError(member)
+                target = folder / member
+                target.parent.mkdir(parents=True, exist_ok=True)
+                partial = target.with_name(target.name + ".part")
+                partial.write_bytes(stream.read())
+                if not _has_sum(partial, md5):
+                    partial.unlink()
+                    raise ScaleGMNError(f"{archive}: wrong checksum of {member}, expected md5 {md5}")
+                os.replace(partial, target)
+    except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
+        raise ScaleGMNError(f"{archive}: not the expected archive ({error})") from error
+
+
+class _Bar:
+    """The four calls that pooch makes on a progress bar, drawn by rich."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(name, total=None)
+
+    @property
+    def total(self) -> float | None:
+        return self._progress.tasks[self._task].total
+
+    @total.setter
+    def total(self, size: int) -> None:
+        # Servers that do not tell the size report 0.
+        self._progress.update(self._task, total=size or None)
+
+    def update(self, size: int) -> None:
+        self._progress.advance(self._task, size)
+
+    def reset(self) -> None:
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        self._progress.stop_task(self._task)
+
+
+@contextmanager
+def _bar(name: str, shown: bool) -> Iterator[_Bar]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, disable=not shown) as progress:
+        yield _Bar(progress, name)
+
+
+@contextmanager
+def _quiet_pooch() -> Iterator[None]:
+    """Silences pooch's own lines about what it downloads; errors come as exceptions."""
+    logger = pooch.get_logger()
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,1 @@
+"""Implicit neural representations: conventions, fitting, and zoos of them."""

@@ -1,0 +1,1 @@
+"""A zoo on disk: reading, writing, splitting, checking, combining, describing."""

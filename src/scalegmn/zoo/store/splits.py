@@ -1,0 +1,85 @@
+"""Which images a zoo takes, and which of its networks are for training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...errors import ScaleGMNError
+
+RULE = (
+    "test: the official test images, or a fifth where there are none; val: half as many, drawn from the rest; "
+    "all networks of an image are in one split"
+)
+_PURPOSE = 1  # keeps these random numbers apart from those of the initial weights
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The images of a zoo.
+
+    Arguments:
+        rows: Their numbers among all images, ascending (M,).
+        splits: For each `train`, `val` or `test`.
+    """
+
+    rows: Tensor
+    splits: tuple[str, ...]
+
+
+def select(
+    test: NDArray[np.bool_] | Tensor, count: int | None, seed: int, sizes: Sequence[int] | None = None
+) -> Selection:
+    """Choose images at random and assign them to splits.
+
+    The official share of test images is kept. MNIST gives 55,000 / 5,000 / 10,000, CIFAR-10 45,000 / 5,000 / 10,000.
+
+    Arguments:
+        test: Which images are official test images (M,) bool; all False where there is no official split.
+        count: How many images; all where omitted.
+        seed: Of the choice.
+        sizes: Instead of a count, the numbers of training, validation and test images.
+
+    >>> chosen = select(np.arange(60) >= 50, 12, seed=0)
+    >>> [chosen.splits.count(name) for name in ("train", "val", "test")]
+    [9, 1, 2]
+    """
+    test = np.asarray(test)
+    total = len(test)
+    if sizes is not None:
+        count = _checked(sizes, count, test)
+    wanted = total if count is None else count
+    if not 1 <= wanted <= total:
+        raise ScaleGMNError(f"count: expected 1 to {total}, the number of images; got {wanted}")
+    share = float(test.mean()) or 0.2
+    tests = round(wanted * share) if sizes is None else sizes[2]
+    validations = tests // 2 if sizes is None else sizes[1]
+    order = np.random.default_rng([seed, _PURPOSE]).permutation(total)
+    if test.any():
+        official = test[order]
+        order = np.concatenate([order[official], order[~official]])
+        # The official test images come first, as many as are wanted, then training images.
+        skip = int(official.sum())
+        order = np.concatenate([order[:tests], order[skip : skip + wanted - tests]])
+    names = np.array(["test"] * tests + ["val"] * validations + ["train"] * wanted)[:wanted]
+    rows = order[:wanted]
+    ascending = np.argsort(rows)
+    return Selection(torch.from_numpy(rows[ascending]), tuple(str(n) for n in names[ascending]))
+
+
+def _checked(sizes: Sequence[int], count: int | None, test: NDArray[np.bool_]) -> int:
+    """The number of images that the sizes of the splits ask for."""
+    if len(sizes) != 3 or min(sizes) < 0 or not sum(sizes):
+        raise ScaleGMNError(f"sizes: expected numbers of train, val and test images, got {tuple(sizes)}")
+    if count is not None:
+        raise ScaleGMNError(f"sizes: give sizes or a count, not both; got {tuple(sizes)} and {count}")
+    official = int(test.sum())
+    if official and (sizes[2] > official or sizes[0] + sizes[1] > len(test) - official):
+        have = f"{len(test) - official} training and {official} test images"
+        raise ScaleGMNError(f"sizes: expected no more than the {have} there are, got {tuple(sizes)}")
+    return sum(sizes)

@@ -1,0 +1,181 @@
+"""What is in a zoo, in numbers: counts, metrics, and how the weights of each layer are distributed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.architecture import Architecture, Segment
+from ...core.schema import Json
+from ...files import Array
+from .zoo import Zoo
+
+BINS = 30
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """The distribution of one weight matrix or bias over all networks of an architecture.
+
+    Arguments:
+        name: `W1`, `b1`, `W2`, ...: the weights into and the bias of a layer.
+        architecture: The position in `Zoo.architectures`.
+        count: Number of values in all networks.
+        mean, std, smallest, largest: Of the values.
+        negative: Share of negative values; near 1/2 where training does not prefer a sign.
+        norm: Mean length of a neuron's weights, or size of its bias.
+        norm_spread: Standard deviation of that length over its mean; 0 where training fixes the scale of neurons.
+    """
+
+    name: str
+    architecture: int
+    count: int
+    mean: float
+    std: float
+    smallest: float
+    largest: float
+    negative: float
+    norm: float
+    norm_spread: float
+
+
+def segment_name(architecture: Architecture, segment: Segment) -> str:
+    """How people call a part of the parameters: `W2` for the weights into layer 2, `b2` for its bias.
+
+    >>> a = Architecture.mlp([2, 4, 1])
+    >>> [segment_name(a, s) for s in a.segments]
+    ['W1', 'b1', 'W2', 'b2']
+    """
+    if segment.kind != "weight":
+        return f"{'b' if segment.kind == 'bias' else 'a'}{segment.index}"
+    c = architecture.connections[segment.index]
+    alone = sum(s.kind == "weight" and _target(architecture, s) == c.target for s in architecture.segments) == 1
+    return f"W{c.target}" if alone else f"W{c.target} from {c.source}"
+
+
+def _target(architecture: Architecture, segment: Segment) -> int:
+    return architecture.connections[segment.index].target
+
+
+class _Moments:
+    """Sums from which mean and deviation follow, in float64, so that a zoo is read once and never held."""
+
+    def __init__(self) -> None:
+        self.count = self.negative = 0
+        self.total = self.squares = self.norms = self.norm_squares = 0.0
+        self.smallest, self.largest = np.inf, -np.inf
+        self.neurons = 0
+
+    def add(self, values: Array) -> None:
+        """Take in (n, neurons, rest)."""
+        squared = np.square(values, dtype=np.float64)
+        self.count += values.size
+        self.negative += int(np.count_nonzero(values < 0))
+        self.total += float(values.sum(dtype=np.float64))
+        self.squares += float(squared.sum())
+        self.smallest = min(self.smallest, float(values.min()))
+        self.largest = max(self.largest, float(values.max()))
+        norms = squared.sum(axis=2)
+        self.neurons += norms.size
+        self.norm_squares += float(norms.sum())
+        self.norms += float(np.sqrt(norms).sum())
+
+    def result(self, name: str, architecture: int) -> LayerStatistics:
+        mean, norm = self.total / self.count, self.norms / self.neurons
+        return LayerStatistics(
+            name=name,
+            architecture=architecture,
+            count=self.count,
+            mean=mean,
+            std=_deviation(self.squares / self.count, mean),
+            smallest=self.smallest,
+            largest=self.largest,
+            negative=self.negative / self.count,
+            norm=norm,
+            norm_spread=_deviation(self.norm_squares / self.neurons, norm) / norm if norm else 0.0,
+        )
+
+
+def _deviation(square: float, mean: float) -> float:
+    return float(np.sqrt(max(square - mean * mean, 0.0)))
+
+
+def per_neuron(values: Array, segment: Segment) -> Array:
+    """A segment's columns (n, size) as (n, neurons, rest)."""
+    return values.reshape(len(values), segment.shape[0], -1)
+
+
+def layer_statistics(zoo: Zoo) -> list[LayerStatistics]:
+    """Statistics of every weight matrix and bias, over all networks, one shard in memory at a time."""
+    found: dict[tuple[int, int], _Moments] = {}
+    for number, shard in enumerate(zoo.header["shards"]):
+        which = shard["architecture"]
+        weights = zoo.shard(number)
+        for i, s in enumerate(zoo.architectures[which].segments):
+            part = per_neuron(weights[:, s.start : s.start + s.size], s)
+            found.setdefault((which, i), _Moments()).add(part)
+    names = [[segment_name(a, s) for s in a.segments] for a in zoo.architectures]
+    return [found[key].result(names[key[0]][key[1]], key[0]) for key in sorted(found)]
+
+
+def summary(values: Array) -> Json:
+    """Mean, deviation, quantiles and a histogram of a column of numbers.
+
+    >>> summary(np.array([1.0, 2.0, 3.0]))["median"]
+    2.0
+    """
+    finite = values[np.isfinite(values)].astype(np.float64)
+    if not len(finite):
+        return {"count": 0}
+    low, median, high = np.quantile(finite, [0.05, 0.5, 0.95])
+    counts, edges = np.histogram(finite, bins=BINS)
+    return {
+        "count": len(finite),
+        "mean": float(finite.mean()),
+        "std": float(finite.std()),
+        "min": float(finite.min()),
+        "quantile_05": float(low),
+        "median": float(median),
+        "quantile_95": float(high),
+        "max": float(finite.max()),
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+    }
+
+
+def info(zoo: Zoo) -> Json:
+    """Everything that `scalegmn zoo info` tells about a zoo, as plain JSON."""
+    kinds = zoo.architecture_of().numpy()
+    layers = layer_statistics(zoo)
+    weights = sum(layer.count for layer in layers)
+    files = [*zoo.header["shards"], zoo.header["table"], *filter(None, [zoo.header["images"]])]
+    return {
+        "path": str(zoo.path),
+        "kind": zoo.kind,
+        "networks": len(zoo),
+        "bytes": sum(entry["bytes"] for entry in files),
+        "shards": len(zoo.header["shards"]),
+        "architectures": [
+            {"text": str(a), "parameters": a.parameters, "networks": int((kinds == i).sum())}
+            for i, a in enumerate(zoo.architectures)
+        ],
+        "canvas": zoo.header["canvas"],
+        "splits": {name: len(zoo.split(name)) for name in zoo.splits},
+        "labels": _counts(zoo, "label") if "label" in zoo.columns else {},
+        "categories": {n: _counts(zoo, n) for n in zoo.columns if zoo.categories(n) and n not in ("split", "label")},
+        "metrics": {n: summary(zoo.column(n).numpy()) for n in zoo.columns if zoo.column(n).is_floating_point()},
+        "layers": [asdict(layer) for layer in layers],
+        "negative": sum(layer.negative * layer.count for layer in layers) / weights,
+        "arguments": zoo.arguments,
+        "notes": zoo.header["notes"],
+    }
+
+
+def _counts(zoo: Zoo, name: str) -> dict[str, int]:
+    column = zoo.column(name)
+    if column.is_floating_point():
+        return {}
+    values, counts = np.unique(column.numpy(), return_counts=True)
+    names: Any = zoo.categories(name)
+    return {str(names[v] if names else v): int(c) for v, c in zip(values, counts, strict=True)}

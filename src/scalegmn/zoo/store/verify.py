@@ -1,0 +1,58 @@
+"""Finding damage: every file of a zoo against the size and the SHA-256 that `zoo.json` records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import ScaleGMNError
+from ...files import MappedArrays, StoredFile, hash_file
+from .writer import HEADER, JOURNAL, header_hash
+from .zoo import Zoo, read_header, stored_files
+
+
+def verify(path: str | Path) -> list[str]:
+    """One line for each problem of a zoo; none where it is as it was written.
+
+    Arguments:
+        path: The directory.
+    """
+    path = Path(path)
+    if (path / JOURNAL).is_file() and not (path / HEADER).exists():
+        return [f"{path}: unfinished; run the command that began it again"]
+    if not (path / HEADER).is_file():
+        raise ScaleGMNError(f"zoo: {path} holds no {HEADER}; build one with `scalegmn zoo build`")
+    try:
+        header = read_header(path)
+        if header_hash(header) != header.get("sha256"):
+            return [f"{HEADER}: changed since it was written (wrong checksum)"]
+        found = [problem for stored in stored_files(header) if (problem := _problem(path, stored))]
+        return found or list(_inconsistencies(Zoo.open(path)))
+    except ScaleGMNError as error:
+        return [str(error)]
+
+
+def _problem(path: Path, stored: StoredFile) -> str | None:
+    file = path / stored.file
+    if not file.is_file():
+        return f"{stored.file}: missing"
+    size = file.stat().st_size
+    if size != stored.bytes:
+        what = "truncated" if size < stored.bytes else "too long"
+        return f"{stored.file}: {what}, expected {stored.bytes} bytes, got {size}"
+    if hash_file(file) != stored.sha256:
+        return f"{stored.file}: changed since it was written (wrong checksum)"
+    return None
+
+
+def _inconsistencies(zoo: Zoo) -> Iterator[str]:
+    """What a checksum cannot tell: files that are intact and do not fit together."""
+    table = MappedArrays(zoo.path / zoo.header["table"]["file"])
+    for name, column in table.items():
+        if column.shape != (len(zoo),):
+            yield f"{table.path.name}: column {name!r} has shape {column.shape}, expected ({len(zoo)},)"
+    for shard, entry in enumerate(zoo.header["shards"]):
+        try:
+            zoo.shard(shard)
+        except ScaleGMNError as error:
+            yield f"{entry['file']}: {error}"

@@ -1,0 +1,304 @@
+"""Reading a zoo: memory-mapped, lazily, a batch at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.architecture import Architecture
+from ...core.networks import Networks
+from ...core.schema import Json, architecture_from_json, from_json
+from ...errors import ScaleGMNError
+from ...files import Array, MappedArrays, StoredFile
+from ..inr.canvas import Canvas
+from .writer import HEADER, JOURNAL, VERSION, ZooWriter
+
+__all__ = ["Batch", "Batches", "Zoo", "ZooWriter"]
+
+Indices = Tensor | Sequence[int] | slice | None
+
+
+class Batch(NamedTuple):
+    """Networks and their numbers in the zoo.
+
+    Arguments:
+        networks: One batch, or several where the zoo has several architectures.
+        indices: The numbers (B,) of the networks, in the order in which the batches stand one after the other.
+    """
+
+    networks: Networks | list[Networks]
+    indices: Tensor
+
+
+class Zoo:
+    """A collection of networks on disk.
+
+    Opening reads `zoo.json` and nothing else. It is safe to pass to other processes: they open it again by its path.
+
+    Arguments:
+        path: The directory.
+        header: The content of `zoo.json`; use `Zoo.open`.
+    """
+
+    def __init__(self, path: Path, header: Json) -> None:
+        self.path = path
+        self.header = header
+        self.kind: str = header["kind"]
+        self.architectures = tuple(architecture_from_json(a) for a in header["architectures"])
+        self.canvas = None if header["canvas"] is None else from_json(Canvas, header["canvas"], "canvas")
+        self._shards: list[Json] = header["shards"]
+        for stored in stored_files(header):
+            if Path(stored.file).name != stored.file:
+                raise ScaleGMNError(f"zoo: {path / HEADER} names {stored.file!r}, which leads out of the zoo; refused")
+        sizes = np.array([shard["networks"] for shard in self._shards], np.int64)
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        self._kinds = np.array([shard["architecture"] for shard in self._shards], np.int64)
+        self._mapped: list[Array | None] = [None] * len(self._shards)
+        if int(self._starts[-1]) != header["networks"]:
+            raise ScaleGMNError(f"zoo: {path / HEADER} is inconsistent; `scalegmn zoo verify` says where")
+
+    @staticmethod
+    def open(path: str | Path) -> Zoo:
+        """Open the zoo in a directory."""
+        path = Path(path)
+        if not (path / HEADER).is_file():
+            if (path / JOURNAL).is_file():
+                raise ScaleGMNError(f"zoo: {path} is unfinished; run the command that began it again")
+            raise ScaleGMNError(f"zoo: {path} holds no {HEADER}; build one with `scalegmn zoo build`")
+        header = read_header(path)
+        try:
+            return Zoo(path, header)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ScaleGMNError(f"zoo: {path / HEADER} lacks {error}; it was not written by scalegmn") from error
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Zoo.open, (self.path,)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __repr__(self) -> str:
+        which = ", ".join(map(str, self.architectures[:3])) + (", ..." if len(self.architectures) > 3 else "")
+        return f"Zoo({len(self)} x {which}, {self.path})"
+
+    @property
+    def architecture(self) -> Architecture:
+        """The one architecture of all networks."""
+        if len(self.architectures) != 1:
+            raise ScaleGMNError(
+                f"zoo: expected one architecture, {self.path} has {len(self.architectures)}; use `architectures`"
+            )
+        return self.architectures[0]
+
+    @property
+    def arguments(self) -> Json:
+        """What the zoo was made with: seeds and all settings."""
+        arguments: Json = self.header["arguments"]
+        return arguments
+
+    # -- table -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _table(self) -> MappedArrays:
+        return MappedArrays(self.path / self.header["table"]["file"])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the table's columns."""
+        return tuple(sorted(self._table))
+
+    def column(self, name: str) -> Tensor:
+        """A column of the table (N,); of strings, the codes that `categories` explains."""
+        if name not in self._table:
+            raise ScaleGMNError(f"column: expected one of {', '.join(self.columns)}; got {name!r}")
+        return torch.from_numpy(self._table[name].copy())
+
+    def categories(self, name: str) -> tuple[str, ...]:
+        """The names that the codes of a column of strings stand for; empty for numbers."""
+        return tuple(self.header["categories"].get(name, ()))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return self.categories("split")
+
+    def split(self, name: str) -> Tensor:
+        """The numbers of the networks of a split, ascending."""
+        if name not in self.splits:
+            raise ScaleGMNError(f"split: {self.path} has {', '.join(self.splits) or 'none'}; got {name!r}")
+        return torch.from_numpy(np.flatnonzero(self._table["split"] == self.splits.index(name)))
+
+    # -- networks ----------------------------------------------------------------------------------------------
+
+    def batch(self, indices: Indices = None) -> Networks:
+        """Some networks (all where omitted) of a zoo with one architecture; only these are copied."""
+        numbers = self._numbers(indices)
+        return Networks(self.architecture, torch.from_numpy(self._gather(numbers, self.architecture.parameters)))
+
+    def batches(self, indices: Indices = None) -> tuple[list[Networks], Tensor]:
+        """Some networks of a zoo with any architectures, grouped.
+
+        Returns:
+            One batch for each architecture that occurs, and the positions (B,) in `indices` of their networks, in the
+            order in which the batches stand one after the other.
+        """
+        numbers = self._numbers(indices)
+        kinds = self._kinds[np.searchsorted(self._starts, numbers, side="right") - 1]
+        order = np.argsort(kinds, kind="stable")
+        found = []
+        for k in np.unique(kinds):
+            architecture = self.architectures[k]
+            rows = self._gather(numbers[kinds == k], architecture.parameters)
+            found.append(Networks(architecture, torch.from_numpy(rows)))
+        return found, torch.from_numpy(order)
+
+    def architecture_of(self, indices: Indices = None) -> Tensor:
+        """The position in `architectures` of every network's architecture (B,)."""
+        numbers = self._numbers(indices)
+        return torch.from_numpy(self._kinds[np.searchsorted(self._starts, numbers, side="right") - 1])
+
+    def _numbers(self, indices: Indices) -> Array:
+        if indices is None or isinstance(indices, slice):
+            return np.arange(len(self))[indices or slice(None)]
+        numbers = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(self)):
+            raise ScaleGMNError(f"indices: expected 0 to {len(self) - 1}, got {numbers.min()} to {numbers.max()}")
+        return numbers
+
+    def _gather(self, numbers: Array, width: int) -> Array:
+        rows = np.empty((len(numbers), width), np.float32)
+        shards = np.searchsorted(self._starts, numbers, side="right") - 1
+        order = np.argsort(shards, kind="stable")
+        bounds = np.flatnonzero(np.diff(shards[order])) + 1
+        for positions in np.split(order, bounds) if len(order) else ():
+            shard = int(shards[positions[0]])
+            rows[positions] = self.shard(shard)[numbers[positions] - self._starts[shard]]
+        return rows
+
+    def shard(self, shard: int) -> Array:
+        """The weights (n, P) of one shard, memory-mapped and read only."""
+        found = self._mapped[shard]
+        if found is None:
+            entry = self._shards[shard]
+            path = self.path / entry["file"]
+            found = MappedArrays(path).get("parameters")
+            expected = (entry["networks"], self.architectures[entry["architecture"]].parameters)
+            if found is None or found.shape != expected or found.dtype != np.float32:
+                raise ScaleGMNError(f"zoo: {path} does not hold {expected} weights; run `scalegmn zoo verify`")
+            self._mapped[shard] = found
+        return found
+
+    # -- images ------------------------------------------------------------------------------------------------
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the images that the networks were fitted to are stored as well."""
+        return self.header["images"] is not None
+
+    def images(self, indices: Indices = None) -> Tensor:
+        """The images that networks were fitted to (B, H, W, C) uint8."""
+        if not self.has_images:
+            raise ScaleGMNError(f"zoo: {self.path} holds no images")
+        rows = self._table["image"][self._numbers(indices)]
+        return torch.from_numpy(self._images["images"][rows])
+
+    def stored_images(self) -> Tensor:
+        """All images that are stored (M, H, W, C) uint8; the column `image` points to them."""
+        return torch.from_numpy(self._images["images"].copy())
+
+    @cached_property
+    def _images(self) -> MappedArrays:
+        return MappedArrays(self.path / self.header["images"]["file"])
+
+    def grid(self) -> Tensor:
+        """The coordinates at which INRs give the pixels of their image (H * W, 2)."""
+        if self.canvas is None:
+            raise ScaleGMNError(f"zoo: {self.path} holds {self.kind} networks, which have no pixel grid")
+        return self.canvas.grid()
+
+    # -- iteration ---------------------------------------------------------------------------------------------
+
+    def loader(
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        drop_last: bool = False,
+    ) -> Batches:
+        """The batches of a split, the same for the same seed and epoch.
+
+        Arguments:
+            split: `train`, `val` or `test`.
+            batch_size: Networks in a batch.
+            shuffle: Whether to go through them in random order.
+            seed, epoch: What decides that order.
+            drop_last: Whether to leave out a last, smaller batch.
+        """
+        indices = self.split(split)
+        if shuffle:
+            indices = indices[np.random.default_rng([seed, epoch]).permutation(len(indices))]
+        return Batches(self, indices, batch_size, drop_last=drop_last)
+
+
+class Batches:
+    """Batches of a zoo by number: iterate over them, or give them to a `DataLoader` with `batch_size=None`.
+
+    Arguments:
+        zoo: The zoo.
+        indices: The numbers of the networks, in order (N,).
+        batch_size: Networks in a batch.
+        drop_last: Whether to leave out a last, smaller batch.
+    """
+
+    def __init__(self, zoo: Zoo, indices: Tensor, batch_size: int, *, drop_last: bool = False) -> None:
+        if batch_size < 1:
+            raise ScaleGMNError(f"batch_size: expected at least 1, got {batch_size}")
+        self.zoo = zoo
+        self.indices = indices
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.indices), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def __getitem__(self, number: int) -> Batch:
+        if not 0 <= number < len(self):
+            raise IndexError(f"batch {number} of {len(self)}")
+        indices = self.indices[number * self.batch_size : (number + 1) * self.batch_size]
+        if len(self.zoo.architectures) == 1:
+            return Batch(self.zoo.batch(indices), indices)
+        networks, order = self.zoo.batches(indices)
+        return Batch(networks, indices[order])
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))
+
+
+def read_header(path: Path) -> Json:
+    """The content of `zoo.json`, of a format that this version reads."""
+    try:
+        header = json.loads((path / HEADER).read_bytes())
+    except ValueError as error:
+        raise ScaleGMNError(f"zoo: {path / HEADER} is not readable JSON ({error})") from error
+    if not isinstance(header, dict) or header.get("format") != "scalegmn zoo":
+        raise ScaleGMNError(f"zoo: {path / HEADER} was not written by scalegmn")
+    if header.get("version") != VERSION:
+        raise ScaleGMNError(f"zoo: {path} has format version {header.get('version')}; this program reads {VERSION}")
+    return header
+
+
+def stored_files(header: Json) -> list[StoredFile]:
+    """All files of a zoo but `zoo.json`, as it records them."""
+    entries = [*header["shards"], header["table"], *([header["images"]] if header["images"] else [])]
+    return [from_json(StoredFile, {k: e[k] for k in ("file", "bytes", "sha256")}, "zoo.json") for e in entries]

@@ -1,0 +1,321 @@
+"""CNN zoos: gradients against autograd, optimisers against torch's, and whole builds, also interrupted ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_cnns
+import torch
+from tiny_cnns import hashes, settings, stripes
+from torch import Tensor
+from torch.nn import functional as F
+
+from scalegmn.core.networks import Networks
+from scalegmn.errors import ScaleGMNError
+from scalegmn.native import library as kernels
+from scalegmn.zoo.cnn.build import build as cnn
+from scalegmn.zoo.cnn.build import build_cnn_zoo
+from scalegmn.zoo.cnn.compiled import SOURCE
+from scalegmn.zoo.cnn.engine import Cnn, Engine, evaluate
+from scalegmn.zoo.cnn.recipe import (
+    FRACTIONS,
+    OPTIMISERS,
+    WEIGHT_INITS,
+    Budget,
+    draw_settings,
+    draw_shape,
+    generator,
+    initial_parameters,
+)
+from scalegmn.zoo.cnn.train import CLIP, Batches, Optimiser, train
+from scalegmn.zoo.store.verify import verify
+
+SHAPES = [
+    Cnn(32),
+    Cnn(16, activation="tanh"),
+    Cnn(20, (1, 5, 7), kernel=5),
+    Cnn(11, (3, 4, 2), stride=1, activation="tanh", classes=3),
+]
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# -- engine ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rates", [(0.0, 0.0, 0.0), (0.0, 0.3, 0.6)])
+def test_gradient_is_that_of_autograd(shape: Cnn, rates: tuple[float, ...]) -> None:
+    torch.manual_seed(0)
+    architecture, samples = shape.architecture, 6
+    parameters = 0.2 * torch.randn(3, architecture.parameters, dtype=torch.float64)
+    x = torch.randn(3, samples, shape.channels[0], shape.side, shape.side, dtype=torch.float64)
+    labels = torch.randint(0, shape.classes, (3, samples))
+    dropout = torch.tensor(rates, dtype=torch.float64)
+    engine = Engine(shape, 4, samples, parameters)
+    noise = torch.rand(engine.noise_size, dtype=torch.float64)
+    out = Networks(architecture, torch.full_like(parameters, torch.nan))
+    batch = x.permute(0, 2, 3, 4, 1).contiguous()
+    engine.gradient(Networks(architecture, parameters), batch, labels, dropout, noise, out)
+
+    leaf = parameters.clone().requires_grad_()
+    logits = dropped_out(shape, leaf, x, dropout, noise)
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten()) * 3
+    (expected,) = torch.autograd.grad(loss, leaf)
+    torch.testing.assert_close(out.parameters, expected, rtol=1e-12, atol=1e-14)
+    if not any(rates):
+        torch.testing.assert_close(logits, Networks(architecture, leaf).evaluate(x))
+
+
+def dropped_out(shape: Cnn, parameters: Tensor, x: Tensor, dropout: Tensor, noise: Tensor) -> Tensor:
+    """Logits (B, N, classes) by torch's own convolutions, with the same values dropped."""
+    networks = Networks(shape.architecture, parameters)
+    results = []
+    for b in range(len(parameters)):
+        h, start = x[b], 0
+        for i in range(len(shape.channels) - 1):
+            weight, bias = networks.weights[i], networks.biases[i + 1]
+            assert weight is not None
+            assert bias is not None
+            h = F.conv2d(h, weight[b].unflatten(2, (shape.kernel, shape.kernel)), bias[b], shape.stride)
+            h = h.relu() if shape.activation == "relu" else h.tanh()
+            uniform = noise[start : start + h.numel()].view(*h.shape[1:], len(h)).permute(3, 0, 1, 2)
+            start += h.numel()
+            h = h * (uniform >= dropout[b]) / (1 - dropout[b])
+        weight, bias = networks.weights[-1], networks.biases[-1]
+        assert weight is not None
+        assert bias is not None
+        results.append(h.mean((2, 3)) @ weight[b, :, :, 0].T + bias[b])
+    return torch.stack(results)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_accuracy_and_loss_are_those_of_the_networks(shape: Cnn) -> None:
+    torch.manual_seed(0)
+    parameters = 0.3 * torch.randn(3, shape.architecture.parameters, dtype=torch.float64)
+    x = torch.randn(50, shape.channels[0], shape.side, shape.side, dtype=torch.float64)
+    labels = torch.randint(0, shape.classes, (50,))
+    accuracy, loss = evaluate(shape, parameters, x, labels, batch=16)
+    logits = Networks(shape.architecture, parameters).evaluate(x)
+    torch.testing.assert_close(accuracy, (logits.argmax(2) == labels).double().mean(1))
+    torch.testing.assert_close(loss, torch.stack([F.cross_entropy(one, labels) for one in logits]))
+
+
+def test_images_that_are_too_small_are_refused() -> None:
+    with pytest.raises(ScaleGMNError, match="8x8 is too small for 3 convolutions"):
+        Cnn(8)
+
+
+# -- optimisers and data -----------------------------------------------------------------------------------------------
+
+
+def test_every_row_follows_its_own_optimiser() -> None:
+    torch.manual_seed(0)
+    decay = [torch.tensor(0.05), torch.tensor(0.0)]
+    rows = [settings(optimiser=kind, learning_rate=0.01 * (i + 1), l2=0.025) for i, kind in enumerate(OPTIMISERS)]
+    mask = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    optimiser = Optimiser(rows, mask)
+    ours = torch.randn(3, 3, dtype=torch.float64)
+    theirs = [row.clone().requires_grad_() for row in ours]
+    classes = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+    extra = {"sgd": {}, "adam": {"eps": 1e-7}, "rmsprop": {"alpha": 0.9, "eps": 1e-7}}
+    reference = [
+        classes[s.optimiser]([p], lr=s.learning_rate, **extra[s.optimiser]) for s, p in zip(rows, theirs, strict=True)
+    ]
+    for step in range(1, 21):
+        gradient = torch.randn(3, 3, dtype=torch.float64)
+        for row, (optim, p) in enumerate(zip(reference, theirs, strict=True)):
+            p.grad = gradient[row] + decay[0] * mask * p.detach()
+            optim.step()
+        optimiser.update(ours, gradient, step)
+    torch.testing.assert_close(ours, torch.stack(theirs).detach())
+
+
+def test_a_long_or_infinite_gradient_is_shortened() -> None:
+    optimiser = Optimiser([settings(learning_rate=1.0)] * 2, torch.zeros(4))
+    parameters = torch.zeros(2, 4)
+    optimiser.update(parameters, torch.tensor([[300.0, 400.0, 0, 0], [torch.inf, torch.nan, 1, 0]]), 1)
+    torch.testing.assert_close(parameters[0], torch.tensor([-0.6, -0.8, 0, 0]) * CLIP)
+    assert parameters[1].isfinite().all()
+
+
+def test_batches_go_through_the_part_once_per_epoch() -> None:
+    batches = Batches(np.random.default_rng(0), 100, 0.25, 10)
+    assert len(set(batches.part)) == 25
+    epochs = np.concatenate([batches.next() for _ in range(5)]).reshape(2, 25)
+    assert all(sorted(epoch) == sorted(batches.part) for epoch in epochs)
+    assert not np.array_equal(*epochs)
+
+
+# -- recipe ------------------------------------------------------------------------------------------------------------
+
+
+def test_settings_depend_on_seed_and_index_alone_and_cover_the_recipe() -> None:
+    drawn = [draw_settings(3, i, Budget(), 1000) for i in range(300)]
+    assert drawn[7] == draw_settings(3, 7, Budget(), 1000) != draw_settings(4, 7, Budget(), 1000)
+    assert {s.optimiser for s in drawn} == set(OPTIMISERS)
+    assert {s.weight_init for s in drawn} == set(WEIGHT_INITS)
+    assert {s.train_fraction for s in drawn} == set(FRACTIONS)
+    assert all(50 <= s.steps <= 2000 and 0 <= s.dropout < 0.7 for s in drawn)
+    epochs = draw_settings(3, 7, Budget(batch=512, epochs=86), 50_000)
+    assert epochs.steps == 86 * -(-round(50_000 * epochs.train_fraction) // 512)
+
+
+@pytest.mark.parametrize("kind", WEIGHT_INITS)
+def test_initial_weights_have_the_spread_of_their_initialiser(kind: str) -> None:
+    shape = Cnn(32)
+    drawn = settings(weight_init=kind, weight_std=0.07, bias_init="normal", bias_std=0.02)
+    rows = torch.stack([initial_parameters(shape, drawn, generator(0, i, 2)) for i in range(30)])
+    networks = Networks(shape.architecture, rows)
+    weight, bias = networks.weights[1], networks.biases[2]
+    assert weight is not None
+    assert bias is not None
+    # A normal distribution cut off at two standard deviations is 0.88 times as wide.
+    expected = {
+        "glorot_normal": 0.8796 * (2 / (32 * 9)) ** 0.5,
+        "he_normal": 0.8796 * (2 / 144) ** 0.5,
+        "orthogonal": 1 / 12,
+        "normal": 0.07,
+        "truncated_normal": 0.8796 * 0.07,
+    }[kind]
+    assert weight.std().item() == pytest.approx(expected, rel=0.02)
+    assert bias.std().item() == pytest.approx(0.02, rel=0.2)
+    if kind == "orthogonal":
+        gram = weight[0].flatten(1) @ weight[0].flatten(1).T
+        torch.testing.assert_close(gram, torch.eye(16), atol=1e-5, rtol=0)
+
+
+def test_varied_shapes_fit_their_images() -> None:
+    shapes = {draw_shape(0, i, side=32, channels=1, classes=10, activation="relu", vary=True) for i in range(40)}
+    assert {len(s.channels) - 1 for s in shapes} == {2, 3, 4}
+    assert {s.kernel for s in shapes} == {3, 5}
+    assert all(s.sides[-1] >= 1 for s in shapes)
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"steps": (0, 5)}, {"steps": (6, 5)}, {"epochs": 0.0}])
+def test_a_wrong_budget_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ScaleGMNError, match="budget: expected batch >= 1"):
+        Budget(**wrong)  # type: ignore[arg-type]
+
+
+# -- training and building ---------------------------------------------------------------------------------------------
+
+
+def test_networks_learn_and_shorter_runs_are_prefixes_of_longer_ones() -> None:
+    source = stripes()
+    images = torch.from_numpy(source.pixels[:, None])
+    labels = torch.from_numpy(source.labels)
+    shape = Cnn(16)
+    long, short = settings(optimiser="adam", learning_rate=0.01, steps=150), settings(optimiser="adam", steps=3)
+    trained = train(shape, [short, long], images[100:], labels[100:], seed=0, indices=[5, 9], batch=32)
+    alone = train(shape, [short], images[100:], labels[100:], seed=0, indices=[5], batch=32)
+    torch.testing.assert_close(trained[:1], alone)
+    accuracy, _ = evaluate(shape, trained, images[:100].float() * (2 / 255) - 1, labels[:100])
+    assert accuracy[1] > 0.6
+    assert accuracy[1] > accuracy[0] + 0.2
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "compiled":
+        if kernels.load(SOURCE) is None:
+            pytest.skip("no compiler")
+        yield request.param
+    else:
+        with kernels.disabled():
+            yield request.param
+
+
+def test_a_zoo_of_both_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    monkeypatch.setattr(cnn, "SHARD", 8)
+    source = stripes()
+    seen: list[int] = []
+
+    def report(done: int, total: int, accuracy: Tensor) -> None:
+        assert total == 20
+        seen.append(len(accuracy))
+
+    budget = Budget(batch=16, steps=(5, 60))
+    zoo = build_cnn_zoo(source, tmp_path / "a", count=20, activation="both", budget=budget, report=report, threads=1)
+    assert sum(seen) == len(zoo) == 20
+    assert zoo.arguments["engine"] == engine
+    assert [str(a) for a in zoo.architectures] == ["1-16-16-16-10 [relu]", "1-16-16-16-10 [tanh]"]
+    assert [len(zoo.split(s)) for s in ("train", "val", "test")] == [14, 2, 4]
+    assert verify(tmp_path / "a") == []
+    # What the table says of each network holds for the weights that are stored.
+    x = torch.from_numpy(source.pixels[:100, None]).float() * (2 / 255) - 1
+    groups, positions = zoo.batches()
+    labels = torch.from_numpy(source.labels[:100])
+    found = torch.cat([(group.evaluate(x).argmax(2) == labels).float().mean(1) for group in groups])
+    torch.testing.assert_close(found, zoo.column("test_accuracy")[positions])
+    steps, wanted = zoo.column("steps"), [draw_settings(0, i, budget, 300).steps for i in range(20)]
+    assert steps.tolist() == wanted
+    # Threads change nothing, seeds do.
+    build_cnn_zoo(source, tmp_path / "b", count=20, activation="both", budget=budget, threads=2)
+    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
+    build_cnn_zoo(source, tmp_path / "c", count=20, activation="both", budget=budget, seed=1)
+    assert hashes(tmp_path / "a") != hashes(tmp_path / "c")
+    with pytest.raises(ScaleGMNError, match="holds a zoo made with count=20, now count=21"):
+        build_cnn_zoo(source, tmp_path / "a", count=21, activation="both", budget=budget)
+
+
+def test_a_varied_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cnn, "SHARD", 2)
+    budget = Budget(batch=8, steps=(2, 4))
+    zoo = build_cnn_zoo(stripes(), tmp_path / "z", count=8, vary=True, budget=budget, test_images=9)
+    assert len(zoo.architectures) >= 3
+    assert zoo.arguments["test_images"] == 9
+    assert set((zoo.column("test_accuracy") * 9).round().tolist()) <= set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"activation": "sine"}, "activation: expected relu, tanh or both, got 'sine'"),
+        ({"count": 0}, "expected count >= 1"),
+        ({"test_images": 101}, "test_images: expected 1 to 100, got 101"),
+    ],
+)
+def test_wrong_arguments_leave_nothing_behind(tmp_path: Path, changes: dict[str, object], complaint: str) -> None:
+    arguments = {"count": 4, **changes}
+    with pytest.raises(ScaleGMNError, match=complaint):
+        build_cnn_zoo(stripes(), tmp_path / "z", **arguments)  # type: ignore[arg-type]
+    assert not (tmp_path / "z").exists()
+
+
+BUILD = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from tiny_cnns import stripes
+from scalegmn.zoo import cnn
+cnn.SHARD = 8
+cnn.build_cnn_zoo(stripes(), sys.argv[1], count=80, budget=cnn.Budget(batch=16, steps=(100, 200)))
+"""
+
+
+def test_a_killed_build_continues_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen([sys.executable, "-c", BUILD, str(killed), str(Path(tiny_cnns.__file__).parent)])
+    deadline = time.monotonic() + 120
+    while not (killed / "part-00001.safetensors").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (killed / "zoo.json").exists()
+    first = (killed / "parameters-00000.safetensors").stat().st_mtime_ns
+    monkeypatch.setattr(cnn, "SHARD", 8)
+    for folder in (killed, whole):
+        build_cnn_zoo(stripes(), folder, count=80, budget=Budget(batch=16, steps=(100, 200)), threads=2)
+    assert (killed / "parameters-00000.safetensors").stat().st_mtime_ns == first
+    assert hashes(killed) == hashes(whole)

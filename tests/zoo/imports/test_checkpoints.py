@@ -1,0 +1,129 @@
+"""A person's own checkpoints and the table that describes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from archives import Evil, refused
+from safetensors.torch import save_file
+from torch import nn
+
+from scalegmn.cli import app
+from scalegmn.cli.application import run
+from scalegmn.core.architecture import Architecture
+from scalegmn.zoo.imports.checkpoints import import_checkpoints
+from scalegmn.zoo.store.verify import verify
+from scalegmn.zoo.store.zoo import Zoo
+
+
+def small(hidden: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+
+
+def own(folder: Path) -> tuple[Path, list[nn.Module]]:
+    """Two architectures in turns, in two formats."""
+    folder.mkdir()
+    modules, lines = [], ["file,label,epochs,optimiser,score"]
+    for i in range(10):
+        module = small(4 + 2 * (i % 2))
+        modules.append(module)
+        name = f"net{i}.{'safetensors' if i % 4 == 0 else 'pt'}"
+        if i % 4 == 0:
+            save_file(module.state_dict(), folder / name)
+        else:
+            torch.save(module.state_dict(), folder / name)
+        lines.append(f"{name},{i / 8},{i},{'adam' if i % 3 else 'sgd'},{i * 0.5}")
+    (folder / "labels.csv").write_text("\n".join(lines))
+    return folder, modules
+
+
+def test_own_checkpoints_of_two_architectures(tmp_path: Path) -> None:
+    folder, modules = own(tmp_path / "nets")
+    zoo = import_checkpoints(folder, folder / "labels.csv", tmp_path / "out", activation="tanh")
+    assert verify(tmp_path / "out") == []
+    assert {str(a) for a in zoo.architectures} == {"2-4-1 [tanh]", "2-6-1 [tanh]"}
+    assert zoo.categories("optimiser") == ("adam", "sgd")
+    assert (zoo.column("epochs").dtype, zoo.column("label").dtype) == (torch.int64, torch.float32)
+    rows = zoo.column("row")
+    torch.testing.assert_close(zoo.column("label"), rows / 8)
+    x = torch.rand(5, 2)
+    groups, positions = zoo.batches()
+    outputs = torch.cat([group.evaluate(x) for group in groups])
+    for output, row in zip(outputs, rows[positions].tolist(), strict=True):
+        torch.testing.assert_close(output, modules[row](x).detach())
+
+
+def test_own_checkpoints_follow_modules_and_architectures(tmp_path: Path) -> None:
+    folder = tmp_path / "nets"
+    folder.mkdir()
+    cnn = nn.Sequential(nn.Conv2d(1, 3, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    torch.save(cnn.state_dict(), folder / "cnn.pt")
+    torch.save(small(4).state_dict(), folder / "mlp.pt")
+    (folder / "t.csv").write_text("file,label,split\ncnn.pt,cat,test\nmlp.pt,dog,train\n")
+    likes = [Architecture.mlp([2, 4, 1], "sine"), cnn]
+    zoo = import_checkpoints(folder, folder / "t.csv", tmp_path / "out", likes=likes)
+    assert {str(a) for a in zoo.architectures} == {"1-3-2 [relu]", "2-4-1 [sine(1)]"}
+    assert zoo.categories("label") == ("cat", "dog")
+    assert zoo.column("row")[zoo.split("test")].tolist() == [0]
+    groups, positions = zoo.batches()
+    image = torch.rand(2, 1, 9, 9)
+    torch.testing.assert_close(
+        groups[zoo.column("row")[positions].tolist().index(0)].evaluate(image)[0], cnn(image).detach()
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ("file,name\nnet1.pt,1", "expected different columns with file and label"),
+        ("", "expected different columns with file and label"),
+        ("file,label\n", "expected at least one row"),
+        ("file,label\nnet1.pt", "expected 2 values in row 2, got 1"),
+        ("file,label\nnet1.pt,1\nnet1.pt,2", r"lists net1\.pt twice"),
+        ("file,label\n../secret.pt,1", r"'../secret\.pt' leads out"),
+        ("file,label\n/etc/passwd,1", "'/etc/passwd' leads out"),
+        ("file,label\nnet99.pt,1", r"lists net99\.pt, which is not in"),
+        ("file,label,split\nnet1.pt,1,dev", "expected train, val, test in the column split, got 'dev'"),
+        ("file,label,row\nnet1.pt,1,1", "are taken"),
+        ("file,label\nnet1.pt,nan", "expected finite labels, got nan"),
+        ("file,label\nnet1.pt,1\nbad.pt,1", r"bad\.pt.*nan"),
+        ("file,label\nnet1.pt,1\nevil.pt,1", r"evil\.pt: holds Python objects"),
+        ("file,label\nnet1.pt,1\nconv.pt,1", r"conv\.pt: .*is a convolution"),
+    ],
+)
+def test_bad_tables_and_checkpoints_are_refused(tmp_path: Path, table: str, complaint: str) -> None:
+    folder, modules = own(tmp_path / "nets")
+    torch.save(modules[0].state_dict(), tmp_path / "secret.pt")
+    torch.save({k: t * torch.nan for k, t in modules[0].state_dict().items()}, folder / "bad.pt")
+    torch.save({"a": Evil(tmp_path / "trap")}, folder / "evil.pt")
+    torch.save(nn.Conv2d(1, 2, 3).state_dict(), folder / "conv.pt")
+    (folder / "labels.csv").write_text(table)
+    refused(tmp_path, lambda out: import_checkpoints(folder, folder / "labels.csv", out, activation="tanh"), complaint)
+
+
+def test_the_command_takes_modules_and_an_activation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nets").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("own_models_of_this_test.py").write_text(
+        "from torch import nn\n"
+        "def cnn():\n"
+        "    pool = nn.AdaptiveAvgPool2d(1)\n"
+        "    return nn.Sequential(nn.Conv2d(1, 3, 3, 2), nn.ReLU(), pool, nn.Flatten(), nn.Linear(3, 2))\n"
+    )
+    from own_models_of_this_test import cnn  # type: ignore[import-not-found]
+
+    torch.save(cnn().state_dict(), "nets/cnn.pt")
+    torch.save(small(4).state_dict(), "nets/mlp.pt")
+    Path("labels.csv").write_text("file,label\ncnn.pt,0.25\nmlp.pt,0.5\n")
+    command = ["zoo", "import", "checkpoints", "nets", "--labels", "labels.csv", "out"]
+    assert run(app, [*command, "--arch", "own_models_of_this_test:cnn"]) == 2
+    assert "mlp.pt: expected the architecture 1-3-2" in capsys.readouterr().err
+    assert not Path("out").exists()
+    options = ["--arch", "own_models_of_this_test:cnn", "--activation", "sine", "--w0", "30"]
+    assert run(app, [*command, *options]) == 0
+    assert {str(a) for a in Zoo.open("out").architectures} == {"1-3-2 [relu]", "2-4-1 [sine(30)]"}
