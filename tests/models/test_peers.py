@@ -186,7 +186,7 @@ def test_residual_graphs_are_read(peer: Peer) -> None:
         ("scalegmn-b", {"gate": 0}, "model 'scalegmn-b': gate: expected at least 1, got 0"),
         ("scalegmn", {"probes": -3}, "model 'scalegmn': probes: expected at least 0, got -3"),
         ("scalegmn", {"dropout": 1.5}, "dropout: expected at least 0 and less than 1, got 1.5"),
-        ("scalegmn", {"aggregate": "max"}, "aggregate: expected 'sum' or 'mean', got 'max'"),
+        ("scalegmn", {"aggregate": "max"}, "aggregate: expected one of sum, mean; got 'max'"),
         ("dws", {"reduction": "sum"}, "reduction: expected 'mean' or 'max', got 'sum'"),
         ("nft", {"heads": 0}, "model 'nft': heads: expected at least 1, got 0"),
         ("probegen", {"probes": 0}, "probes: expected at least 1, got 0"),

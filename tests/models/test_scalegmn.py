@@ -352,7 +352,7 @@ def test_a_model_prints_as_a_short_summary() -> None:
     ("options", "complaint"),
     [
         ({"backward": "shared"}, "'shared' is equivariant for signs only.*use 'dual'"),
-        ({"backward": "sideways"}, "backward: expected auto or one of none, shared, reciprocal, dual; got 'sideways'"),
+        ({"backward": "sideways"}, "backward: expected one of none, shared, reciprocal, dual, auto; got 'sideways'"),
         ({"layers": 0}, "layers: expected at least 1, got 0"),
         ({"readout": "hidden"}, "readout: expected 'all', 'output' or 'input\\+output', got 'hidden'"),
         ({"sign": "none"}, "sign: expected"),

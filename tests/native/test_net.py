@@ -21,7 +21,8 @@ from scalegmn.errors import ScaleGMNError
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
 from scalegmn.native import library as kernels
 from scalegmn.nn.mlp import MLP
-from scalegmn.nn.scale import ScaleEquivariant, ScaleInvariant, SignRule
+from scalegmn.nn.scale import ScaleEquivariant, ScaleInvariant
+from scalegmn.nn.spec import SignRule
 
 compiled = pytest.mark.skipif(kernels.load() is None, reason="no compiler")
 
@@ -203,8 +204,8 @@ def test_no_networks_give_no_rows(fast: bool) -> None:
 
 
 def test_functional_transforms_take_the_plain_path() -> None:
-    net = MLP(3, 2)
-    x = torch.randn(5, 3, generator=generator(0))
+    net = MLP(3, 2).double()
+    x = torch.randn(5, 3, generator=generator(0)).double()
     parameters = dict(net.named_parameters())
     found = torch.func.grad(lambda p: torch.func.functional_call(net, p, (x,)).square().sum())(parameters)
     net(x).square().sum().backward()
@@ -294,7 +295,7 @@ SCRIPT = """
 import torch
 from scalegmn.core.architecture import Architecture
 from scalegmn.models.scalegmn import ScaleGMN
-from scalegmn.nn import kernels
+from scalegmn.native import library as kernels
 from scalegmn.testing import random_networks
 torch.set_num_threads(1)
 a = Architecture.mlp([2, 5, 4, 2], "relu")

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..nn.body import Backward, MessagePassing
-from ..nn.layers import Aggregate
+from ..nn.body import MessagePassing
 from ..nn.readout import ParameterHead, Readout, ReadoutKind
-from ..nn.scale import SignRule
+from ..nn.spec import Aggregate, Backward, PassingSpec, SignRule
 from ..nn.symmetry import Symmetry
 from .base import Editor, InvariantModel
 from .registry import ModelCard, register
@@ -80,19 +79,21 @@ class ScaleGMN(InvariantModel):
         super().__init__(architectures)
         self.body = MessagePassing(
             self.architectures,
-            width,
-            layers,
-            backward=backward,
+            PassingSpec(
+                width,
+                layers,
+                backward,
+                edge_positions,
+                positions_everywhere,
+                skip,
+                gate,
+                sign,
+                aggregate,
+                dropout,
+                edge_updates,
+                checkpointing,
+            ),
             symmetry=self.symmetry,
-            edge_positions=edge_positions,
-            positions_everywhere=positions_everywhere,
-            skip=skip,
-            gate=gate,
-            sign=sign,
-            aggregate=aggregate,
-            dropout=dropout,
-            edge_updates=edge_updates,
-            checkpointing=checkpointing,
             probes=probes,
             probe_image=probe_image,
         )
@@ -157,20 +158,22 @@ class ScaleGMNEditor(Editor):
         super().__init__(architectures, gamma=gamma, copies=copies)
         self.body = MessagePassing(
             self.architectures,
-            width,
-            layers,
-            backward=backward,
+            PassingSpec(
+                width,
+                layers,
+                backward,
+                edge_positions,
+                positions_everywhere,
+                skip,
+                gate,
+                sign,
+                aggregate,
+                dropout,
+                edge_updates,
+                checkpointing,
+            ),
             symmetry=self.symmetry,
-            edge_positions=edge_positions,
-            positions_everywhere=positions_everywhere,
-            skip=skip,
-            gate=gate,
-            sign=sign,
-            aggregate=aggregate,
-            dropout=dropout,
-            edge_updates=edge_updates,
             last_edges=True,
-            checkpointing=checkpointing,
             probes=probes,
             probe_image=probe_image,
         )

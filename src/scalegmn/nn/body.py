@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from ..errors import ScaleGMNError
 from .edges import dense
 from .encoding import DualInit, Init, Positions, reciprocal
 from .layers import (
-    Aggregate,
     DualLayer,
     ForwardLayer,
     GraphLayer,
@@ -26,11 +25,8 @@ from .layers import (
     Style,
 )
 from .probes import Probes
-from .scale import SignRule
+from .spec import Backward, Flow, PassingSpec
 from .symmetry import Symmetry, edge_groups, vertex_groups
-
-Flow = Literal["none", "shared", "reciprocal", "dual"]
-Backward = Flow | Literal["auto"]
 
 _LAYERS: dict[Flow, type[GraphLayer]] = {
     "none": ForwardLayer,
@@ -52,17 +48,9 @@ class MessagePassing(nn.Module):
 
     Arguments:
         architectures: What it may read.
-        width: Of all states.
-        layers: Number of iterations T.
-        backward: How information flows against the connections; `auto` as in `resolve`.
+        spec: What a person chose.
         symmetry: Which symmetries of an architecture are respected.
-        edge_positions: Encode edges at the start.
-        positions_everywhere: Let positional encodings enter messages and updates too.
-        skip: Add the old state to the new.
-        gate, sign, aggregate, dropout: As in `Style`.
-        edge_updates: Whether edges are updated before the last iteration.
         last_edges: Whether the last iteration updates edges (an equivariant head needs it).
-        checkpointing: Recompute activations in the backward pass to save memory.
         probes: Number of probes.
         probe_image: Spatial shape of probes, for convolutional networks.
     """
@@ -70,42 +58,30 @@ class MessagePassing(nn.Module):
     def __init__(
         self,
         architectures: Sequence[Architecture],
-        width: int,
-        layers: int,
+        spec: PassingSpec,
         *,
-        backward: Backward,
         symmetry: Callable[[Architecture], Symmetry] = Symmetry.full,
-        edge_positions: bool = False,
-        positions_everywhere: bool = False,
-        skip: bool = True,
-        gate: int | None = None,
-        sign: SignRule = "symmetrise",
-        aggregate: Aggregate = "sum",
-        dropout: float = 0.0,
-        edge_updates: bool = True,
         last_edges: bool = False,
-        checkpointing: bool = False,
         probes: int = 0,
         probe_image: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.symmetries = {a: symmetry(a) for a in architectures}
         symmetries = list(self.symmetries.values())
-        if aggregate not in ("sum", "mean"):
-            raise ScaleGMNError(f"aggregate: expected 'sum' or 'mean', got {aggregate!r}")
-        flow = resolve(backward, symmetries)
-        _check(symmetries, flow, layers)
-        self.width, self.skip, self.backward, self.checkpointing = width, skip, flow, checkpointing
+        flow = resolve(spec.backward, symmetries)
+        _check(symmetries, flow)
+        width, sign, dropout = spec.width, spec.sign, spec.dropout
+        self.width, self.skip, self.backward, self.checkpointing = width, spec.skip, flow, spec.checkpointing
         self.style = Style(
             vertex_groups(symmetries),
             edge_groups(symmetries),
             width,
-            positions=width if positions_everywhere else 0,
-            gate=gate,
+            positions=width if spec.positions_everywhere else 0,
+            gate=spec.gate,
             sign=sign,
-            aggregate=aggregate,
+            aggregate=spec.aggregate,
             dropout=dropout,
-            skip=skip,
+            skip=spec.skip,
         )
         self.positions = Positions(architectures, width)
         self.probes = Probes(architectures, probes, image=tuple(probe_image)) if probes else None
@@ -116,7 +92,7 @@ class MessagePassing(nn.Module):
             width,
             features=2 * probes if flow == "shared" else probes,
             positions=width,
-            edge_positions=edge_positions,
+            edge_positions=spec.edge_positions,
             sign=sign,
             dropout=dropout,
         )
@@ -127,7 +103,7 @@ class MessagePassing(nn.Module):
         )
         layer = _LAYERS[flow]
         self.layers = nn.ModuleList(
-            layer(self.style, edges=edge_updates if t < layers - 1 else last_edges) for t in range(layers)
+            layer(self.style, edges=edges) for edges in [spec.edge_updates] * (spec.layers - 1) + [last_edges]
         )
 
         self._compiled: Callable[..., States] | None = None
@@ -230,11 +206,7 @@ def _dense(states: States) -> States:
     return found
 
 
-def _check(symmetries: Sequence[Symmetry], backward: Flow, layers: int) -> None:
-    if layers < 1:
-        raise ScaleGMNError(f"layers: expected at least 1, got {layers}")
-    if backward not in _LAYERS:
-        raise ScaleGMNError(f"backward: expected auto or one of {', '.join(_LAYERS)}; got {backward!r}")
+def _check(symmetries: Sequence[Symmetry], backward: Flow) -> None:
     for s in symmetries:
         if backward == "shared" and any(g.scales for g in s.groups):
             raise ScaleGMNError(

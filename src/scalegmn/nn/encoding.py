@@ -16,7 +16,8 @@ from ..core.networks import Networks
 from .edges import Edge, Factored
 from .layers import States
 from .mlp import MLP
-from .scale import ScaleEquivariant, SignRule, start_linear
+from .scale import ScaleEquivariant, start_linear
+from .spec import SignRule
 from .symmetry import Symmetry
 
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from ..core.groups import Group
 from .edges import Edge, shape, twice
 from .message import EdgeUpdate, Message, Update, VertexInvariant
-from .scale import SignRule, sum_of
+from .scale import sum_of
+from .spec import Aggregate, SignRule
 from .symmetry import Symmetry
 
 Key = tuple[Literal["x", "d", "e", "r"], int]
-Aggregate = Literal["sum", "mean"]
 
 
 @dataclass

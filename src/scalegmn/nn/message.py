@@ -16,7 +16,8 @@ from ..core.groups import Group
 from ..native import net as fused
 from .edges import Edge, add, dense, project, scale_equivariant
 from .mlp import MLP
-from .scale import ScaleEquivariant, ScaleInvariants, SignRule, start_at_one, start_linear
+from .scale import ScaleEquivariant, ScaleInvariants, start_at_one, start_linear
+from .spec import SignRule
 from .symmetry import Symmetry
 
 

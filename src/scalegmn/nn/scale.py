@@ -7,7 +7,6 @@ Vectors are the last dimension of tensors; a multiplier q of the group multiplie
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +15,7 @@ from torch.nn import functional as F
 from ..core.groups import Group
 from ..errors import ScaleGMNError
 from ..native import net as fused
-
-SignRule = Literal["symmetrise", "absolute"]
+from .spec import SignRule
 
 
 def inverse_norm(x: Tensor) -> Tensor:

@@ -17,9 +17,10 @@ from ..core.groups import Group
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..native import library as kernels
-from ..nn.body import Flow, MessagePassing
+from ..nn.body import MessagePassing
 from ..nn.encoding import reciprocal
 from ..nn.layers import GraphLayer, Key
+from ..nn.spec import Flow, PassingSpec
 from ..nn.symmetry import Symmetry
 from .proof import Channels, set_layer, set_start
 
@@ -69,7 +70,9 @@ class Simulation(nn.Module):
         self.architecture = architecture
         self.channels = Channels(len(inputs))
         self.body = MessagePassing(
-            [architecture], self.channels.width, layers, backward=backward, skip=False, last_edges=True
+            [architecture],
+            PassingSpec(self.channels.width, layers, backward, skip=False),
+            last_edges=True,
         ).to(inputs.dtype)
         with torch.no_grad():
             set_start(self.body, self.channels, inputs, cotangent)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.native import library as kernels
-from scalegmn.zoo.cnn.build import build as cnn
+from scalegmn.zoo.cnn import build as cnn
 from scalegmn.zoo.cnn.build import build_cnn_zoo
 from scalegmn.zoo.cnn.compiled import SOURCE
 from scalegmn.zoo.cnn.engine import Cnn, Engine, evaluate
@@ -296,7 +296,7 @@ BUILD = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from tiny_cnns import stripes
-from scalegmn.zoo import cnn
+from scalegmn.zoo.cnn import build as cnn
 cnn.SHARD = 8
 cnn.build_cnn_zoo(stripes(), sys.argv[1], count=80, budget=cnn.Budget(batch=16, steps=(100, 200)))
 """

@@ -17,9 +17,9 @@ from torch import Tensor
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.native import library as kernels
-from scalegmn.zoo.cnn.build import build as cnn
+from scalegmn.zoo.cnn import build as cnn
+from scalegmn.zoo.cnn import compiled as cnn_compiled
 from scalegmn.zoo.cnn.build import build_cnn_zoo
-from scalegmn.zoo.cnn.build import compiled as cnn_compiled
 from scalegmn.zoo.cnn.compiled import SOURCE, Noise, Rule, descend, noise_size
 from scalegmn.zoo.cnn.engine import Cnn, Engine, evaluate
 from scalegmn.zoo.cnn.recipe import OPTIMISERS, Budget
