@@ -109,6 +109,15 @@ def decode(hint: Any, value: Any, where: str) -> Any:
     raise ScaleGMNError(f"{where}: expected {expected}, got {value!r}")
 
 
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """The values of a Literal, or of several that are joined; none for any other type."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType) and all(get_origin(part) is Literal for part in get_args(hint)):
+        return tuple(value for part in get_args(hint) for value in get_args(part))
+    return ()
+
+
 def _decode_dataclass(kind: type, value: Mapping[str, Any], where: str) -> Any:
     hints = hints_of(kind)
     unknown = [name for name in value if name not in hints]
