@@ -25,7 +25,8 @@ from ..core.activations import activation
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..native.memory import keep_memory
-from .scalegmn import ScaleGMN, ScaleGMNEditor
+from .base import Classifier, Editor
+from .scalegmn import ScaleGMN
 
 
 @dataclass(frozen=True)
@@ -45,21 +46,10 @@ class Case:
     def build(self) -> nn.Module:
         """The model, with the paper's settings: symmetrised signs, edge updates, LayerNorm."""
         torch.manual_seed(0)
-        if self.editing:
-            return ScaleGMNEditor(
-                [self.architecture],
-                width=self.width,
-                layers=self.layers,
-                backward=self.backward,  # type: ignore[arg-type]
-            )
-        return ScaleGMN(
-            [self.architecture],
-            10,
-            width=self.width,
-            layers=self.layers,
-            backward=self.backward,  # type: ignore[arg-type]
-            readout=self.readout,  # type: ignore[arg-type]
+        trunk = ScaleGMN(
+            [self.architecture], width=self.width, layers=self.layers, backward=self.backward, readout=self.readout
         )
+        return Editor(trunk) if self.editing else Classifier(trunk, 10)
 
     def networks(self, batch: int | None = None) -> Networks:
         """A batch to read."""
