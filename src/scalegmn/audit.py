@@ -256,7 +256,7 @@ def build(case: Case, architectures: Sequence[Architecture]) -> Model:
     }
     if "image" in case.method.spec.names() and architectures[0].spatial:
         options["image"] = random_inputs(architectures[0], 1).shape[-1]
-    trunk = case.method(architectures, **options)
+    trunk = case.method.build(architectures, case.method.chosen(options))
     model = Classifier(trunk, 3) if case.head == "invariant" else Editor(trunk, copies=2)
     return model.double()
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from scalegmn.core.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
+from scalegmn.models.trunk import chain, same_shapes
 from scalegmn.models.weight_space import (
     ChannelDropout,
     Channels,
     EquivariantLinear,
     Features,
     Layout,
-    chain,
     full_layout,
     hidden_layout,
     summarise,

@@ -54,7 +54,7 @@ def from_json(kind: type[T], value: Mapping[str, Any], where: str) -> T:
 
 
 @cache
-def hints_of(kind: type) -> dict[str, Any]:
+def hints_of(kind: Any) -> dict[str, Any]:
     """The types of a dataclass's fields, `Annotated` ones with what is said about them."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
@@ -80,7 +80,7 @@ def decode(hint: Any, value: Any, where: str) -> Any:
     """
     if get_origin(hint) is Annotated:
         return decode(get_args(hint)[0], value, where)
-    choices = _choices(hint)
+    choices = choices_of(hint)
     if choices:
         if value not in choices:
             raise ScaleGMNError(f"{where}: expected one of {', '.join(map(str, choices))}; got {value!r}")
@@ -109,7 +109,7 @@ def decode(hint: Any, value: Any, where: str) -> Any:
     raise ScaleGMNError(f"{where}: expected {expected}, got {value!r}")
 
 
-def _choices(hint: Any) -> tuple[Any, ...]:
+def choices_of(hint: Any) -> tuple[Any, ...]:
     """The values of a Literal, or of several that are joined; none for any other type."""
     if get_origin(hint) is Literal:
         return get_args(hint)

@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from ..errors import ScaleGMNError, nearest
-from .schema import decode, hints_of
+from .schema import choices_of, decode, hints_of
 
 S = TypeVar("S", bound="Spec")
 
@@ -25,11 +25,13 @@ class Range:
     low: float
     below: float = math.inf
 
+    def __str__(self) -> str:
+        return f"at least {self.low:g}" + ("" if self.below == math.inf else f" and less than {self.below:g}")
+
     def check(self, name: str, value: float) -> None:
         """Complain about a number outside."""
         if not self.low <= value < self.below:
-            end = "" if self.below == math.inf else f" and less than {self.below:g}"
-            raise ScaleGMNError(f"{name}: expected at least {self.low:g}{end}, got {value}")
+            raise ScaleGMNError(f"{name}: expected {self}, got {value}")
 
 
 Count = Annotated[int, Range(1)]
@@ -101,3 +103,25 @@ def changed(spec: S, options: Mapping[str, object]) -> S:
         if name not in spec.names():
             raise ScaleGMNError(f"unknown option {name!r}; {nearest(name, spec.names())}")
     return replace(spec, **options)
+
+
+def described(kind: type[Spec]) -> dict[str, str]:
+    """The type of every option in words.
+
+    >>> from scalegmn.nn.spec import PassingSpec
+    >>> words = described(PassingSpec)
+    >>> words["gate"], words["sign"], words["dropout"]
+    ('int, at least 1, or nothing', 'symmetrise or absolute', 'float, at least 0 and less than 1')
+    """
+    return {name: _words(hint) for name, hint in hints_of(kind).items()}
+
+
+def _words(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return ", ".join(map(str, (_words(get_args(hint)[0]), *hint.__metadata__)))
+    if choices_of(hint):
+        *first, last = map(str, choices_of(hint))
+        return f"{', '.join(first)} or {last}"
+    if type(None) in get_args(hint):
+        return f"{_words(get_args(hint)[0])}, or nothing"
+    return f"list of {_words(get_args(hint)[0])}" if get_origin(hint) is tuple else str(hint.__name__)

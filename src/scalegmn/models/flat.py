@@ -15,6 +15,7 @@ from .normalise import Kind
 from .parts import Depth, rectified
 from .trunk import EditingTrunk, Pooling
 
+
 @dataclass(frozen=True, repr=False)
 class FlatSpec(Spec):
     """The options of the flat perceptron.

@@ -58,8 +58,12 @@ class Method:
         self, architectures: Sequence[Architecture], outputs: int | None = None, **options: object
     ) -> Trunk | Classifier:
         """The trunk, or with outputs a `Classifier` on it; options are the fields of the specification."""
-        trunk = self.trunk(self, architectures, self.chosen(options))
+        trunk = self.build(architectures, self.chosen(options))
         return trunk if outputs is None else Classifier(trunk, outputs)
+
+    def build(self, architectures: Sequence[Architecture], spec: Spec) -> Trunk:
+        """The trunk that a specification describes."""
+        return self.trunk(self, architectures, spec)
 
     def chosen(self, options: Mapping[str, object]) -> Spec:
         """The specification with some options changed."""

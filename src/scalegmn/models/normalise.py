@@ -129,8 +129,15 @@ class LayerScale(Standardisation):
 
 def normaliser(kind: Kind, architectures: Sequence[Architecture]) -> Normalisation:
     """The normalisation that recipes call `kind`."""
-    classes = {"parameter": PerParameter, "layer": PerLayer, "scale": LayerScale}
-    return classes[kind](architectures) if kind in classes else Unchanged()
+    match kind:
+        case "parameter":
+            return PerParameter(architectures)
+        case "layer":
+            return PerLayer(architectures)
+        case "scale":
+            return LayerScale(architectures)
+        case "none":
+            return Unchanged()
 
 
 def _moments(networks: Networks) -> tuple[Tensor, Tensor]:

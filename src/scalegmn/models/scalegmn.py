@@ -160,7 +160,7 @@ ScaleGMN = Method(
     spec=ScaleGMNSpec(),
 )
 ScaleGMNB = replace(ScaleGMN, name="scalegmn-b", title="ScaleGMN-B", spec=ScaleGMNSpec(backward="auto"))
-# The natural ablation: a graph metanetwork in the sense of Lim et al., though not their architecture (docs/baselines.md).
+# The natural ablation: a graph metanetwork in the sense of Lim et al., though not theirs (docs/baselines.md).
 GMN = replace(
     ScaleGMN,
     name="gmn",

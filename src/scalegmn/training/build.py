@@ -27,7 +27,7 @@ def build_model(
     """
     found = method(name)
     trunk, head = split_options(found, type(task), options)
-    return task.attach(found(architectures, **trunk), head)
+    return task.attach(found.build(architectures, found.chosen(trunk)), head)
 
 
 def split_options(
