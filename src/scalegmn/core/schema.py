@@ -53,9 +53,13 @@ def from_json(kind: type[T], value: Mapping[str, Any], where: str) -> T:
     return found
 
 
-@cache
-def hints_of(kind: Any) -> dict[str, Any]:
+def hints_of(kind: type) -> dict[str, Any]:
     """The types of a dataclass's fields, `Annotated` ones with what is said about them."""
+    return _hints(kind)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
