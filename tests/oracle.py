@@ -1,8 +1,8 @@
 """ScaleGMN written literally: an edge list, gather and scatter, and every equation as it stands in the paper.
 
-Slow and plain on purpose. It reads the parameters of a classifier or an editor on a trunk of ScaleGMN by name and shares no code with
-them: `Oracle(model)(networks)` must equal `model(networks)`, values and gradients. That is how the fast code is tested,
-and it is what the benchmarks compare with. No dropout, no probes.
+Slow and plain on purpose. It reads the parameters of a classifier or an editor on a trunk of ScaleGMN by name and
+shares no code with them: `Oracle(model)(networks)` must equal `model(networks)`, values and gradients. That is how the
+fast code is tested, and it is what the benchmarks compare with. No dropout, no probes.
 """
 
 from __future__ import annotations
@@ -292,7 +292,8 @@ class Oracle:
         for g, which in self.edge_groups:
             rho = rho.index_copy(0, which, self.scale_eq("write.readout.weight", g, s.e[which]))
         bias = self.on_vertices(
-            lambda g, v: self.scale_eq("write.readout.bias", g, s.x[v]), lambda role, v: self.mlp("write.readout.output_bias", s.x[v])
+            lambda g, v: self.scale_eq("write.readout.bias", g, s.x[v]),
+            lambda role, v: self.mlp("write.readout.output_bias", s.x[v]),
         )
         parts = []
         for segment in self.a.segments:

@@ -10,9 +10,8 @@ from torch import nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..core.spec import Count, Share, Spec
 from .method import Method
-from .normalise import Kind
+from .normalise import NormalisedSpec
 from .parts import BatchNorm, standardised
 from .trunk import EditingTrunk, Pooling, chain
 from .weight_space import (
@@ -29,25 +28,17 @@ from .weight_space import (
 
 
 @dataclass(frozen=True, repr=False)
-class DWSSpec(Spec):
+class DWSSpec(NormalisedSpec):
     """The options of DWSNets.
 
     Arguments:
-        width: Channels of each parameter.
-        layers: Equivariant blocks.
-        dropout: Of channels, and after the last activation.
         reduction: How layers and the readout pool over neurons; `mean` keeps the layers linear.
-        normalisation: Of the inputs. The original's is `parameter`, which breaks the symmetry.
 
     >>> DWSSpec(reduction="max")
     DWSSpec(reduction='max')
     """
 
-    width: Count = 32
-    layers: Count = 4
-    dropout: Share = 0.0
     reduction: Reduction = "mean"
-    normalisation: Kind = "layer"
 
 
 class FeatureBatchNorm(nn.Module):
@@ -73,7 +64,8 @@ class DWSTrunk(EditingTrunk):
     r"""Equivariant blocks; heads pool over neurons, or map to every parameter.
 
     Each block is \(x \mapsto \mathrm{ReLU}(\mathrm{BN}(L x))\), L any linear map that commutes with permutations of
-    hidden neurons. Navon et al., Equivariant Architectures for Learning in Deep Weight Spaces, ICML 2023.
+    hidden neurons. Navon et al., Equivariant Architectures for Learning in Deep Weight Spaces, ICML 2023. (The
+    original normalises by `parameter`, which breaks the symmetry.)
 
     Arguments:
         method: Whose trunk it is.
@@ -89,7 +81,7 @@ class DWSTrunk(EditingTrunk):
     spec: DWSSpec
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: DWSSpec) -> None:
-        super().__init__(method, architectures, spec, normalisation=spec.normalisation)
+        super().__init__(method, architectures, spec)
         self.layout = hidden_layout(chain(self.architectures, method.name, convolutions=False))
         self.channels = self.layout.channels(spec.width)
         self.blocks = nn.Sequential()
@@ -99,7 +91,7 @@ class DWSTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters."""
-        found: Features = self.blocks(self.layout.fold(networks.parameters[..., None]))
+        found: Features = self.blocks(self.layout.fold(self.normalise(networks).parameters[..., None]))
         return found
 
     def pooling(self) -> Pooling:
@@ -113,13 +105,6 @@ class DWSTrunk(EditingTrunk):
 
 
 DWS = Method(
-    name="dws",
-    title="DWSNets",
-    paper="Navon et al., ICML 2023",
-    year=2023,
-    symmetries=("permutation",),
-    trunk=DWSTrunk,
-    spec=DWSSpec(),
-    convolutions=False,
-    several=False,
-)
+    "dws", "DWSNets", "Navon et al., ICML", 2023, ("permutation",), DWSTrunk, DWSSpec(32, 4),
+    convolutions=False, several=False,
+)  # fmt: skip

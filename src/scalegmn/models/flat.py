@@ -9,31 +9,19 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..core.spec import Count, Share, Spec
 from .method import Method
-from .normalise import Kind
-from .parts import Depth, rectified
+from .normalise import NormalisedSpec
+from .parts import DenseSpec, rectified
 from .trunk import EditingTrunk, Pooling
 
 
 @dataclass(frozen=True, repr=False)
-class FlatSpec(Spec):
+class FlatSpec(DenseSpec, NormalisedSpec):
     """The options of the flat perceptron.
-
-    Arguments:
-        width: Hidden neurons.
-        layers: Linear maps, the last of them in the head.
-        dropout: After every activation.
-        normalisation: Of the inputs.
 
     >>> FlatSpec(layers=4)
     FlatSpec(layers=4)
     """
-
-    width: Count = 512
-    layers: Depth = 3
-    dropout: Share = 0.0
-    normalisation: Kind = "parameter"
 
 
 class FlatTrunk(EditingTrunk):
@@ -53,13 +41,13 @@ class FlatTrunk(EditingTrunk):
     spec: FlatSpec
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: FlatSpec) -> None:
-        super().__init__(method, architectures, spec, normalisation=spec.normalisation)
+        super().__init__(method, architectures, spec)
         self.inputs = self.architectures[0].parameters
         self.maps = rectified([self.inputs, *[spec.width] * (spec.layers - 1)], dropout=spec.dropout)
 
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
-        hidden: Tensor = self.maps(networks.parameters)
+        hidden: Tensor = self.maps(self.normalise(networks).parameters)
         return hidden
 
     def pooling(self) -> Pooling:
@@ -70,13 +58,5 @@ class FlatTrunk(EditingTrunk):
         return nn.Sequential(last, nn.Unflatten(1, (copies, self.inputs)))
 
 
-FlatMLP = Method(
-    name="mlp",
-    title="MLP",
-    paper="Plain perceptron on the flat parameters, as in Navon et al., ICML 2023",
-    year=2023,
-    symmetries=(),
-    trunk=FlatTrunk,
-    spec=FlatSpec(),
-    several=False,
-)
+_PAPER = "Plain perceptron on the flat parameters, as in Navon et al., ICML"
+FlatMLP = Method("mlp", "MLP", _PAPER, 2023, (), FlatTrunk, FlatSpec(512, normalisation="parameter"), several=False)

@@ -19,11 +19,13 @@ from .method import Method
 from .neural_graph import GraphSpec, NeuralGraph
 from .trunk import EditingTrunk
 
+PAPER = "Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR"
+
 
 class NeuralGraphTrunk(EditingTrunk, ABC):
-    """A trunk on neural graphs. States are computed when a head asks: few are needed for the output neurons.
+    """A trunk on neural graphs (Kofinas et al., ICLR 2024).
 
-    The normalisation is that of the graph, behind the probes, which want the networks as they are.
+    States are computed when a head asks for them: the output neurons need but a part.
 
     Arguments:
         method: Whose trunk it is.
@@ -48,7 +50,7 @@ class NeuralGraphTrunk(EditingTrunk, ABC):
         self.graph = NeuralGraph(self.architectures, spec, edges=edges, reverse=reverse)
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Take means and spreads of every weight tensor and bias vector."""
+        """Bring answers to probes to a common size."""
         self.graph.measure(training)
 
     def forward(self, networks: Networks) -> GraphStates:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..core.spec import Count, Number, Share, Spec
+from ..core.spec import Count, Number
 from ..errors import ScaleGMNError
 from .method import Method
-from .parts import BatchNorm, rectified, standardised
+from .parts import BatchNorm, PeerSpec, rectified, standardised
 from .trunk import Pooling, Trunk, chain
 
 
@@ -92,14 +92,12 @@ def stacked_rows(networks: Networks) -> Tensor:
 
 
 @dataclass(frozen=True, repr=False)
-class Inr2VecSpec(Spec):
+class Inr2VecSpec(PeerSpec):
     """The options of inr2vec.
 
     Arguments:
-        width: Hidden channels of encoder, decoder and head.
         layers: Linear maps of the encoder.
         embedding: Size of the code between encoder and decoder.
-        dropout: In the head.
         pretraining: Steps of Adam for encoder and decoder; with 0, encoder and head are trained together.
         points: Random coordinates in [-1, 1] per step.
 
@@ -107,10 +105,7 @@ class Inr2VecSpec(Spec):
     Inr2VecSpec(pretraining=0)
     """
 
-    width: Count = 128
-    layers: Count = 4
     embedding: Count = 256
-    dropout: Share = 0.0
     pretraining: Number = 500
     points: Count = 64
 
@@ -193,13 +188,6 @@ class Inr2VecTrunk(Trunk):
 
 
 Inr2Vec = Method(
-    name="inr2vec",
-    title="inr2vec",
-    paper="De Luigi et al., ICLR 2023",
-    year=2023,
-    symmetries=(),
-    trunk=Inr2VecTrunk,
-    spec=Inr2VecSpec(),
-    convolutions=False,
-    several=False,
-)
+    "inr2vec", "inr2vec", "De Luigi et al., ICLR", 2023, (), Inr2VecTrunk, Inr2VecSpec(128, 4),
+    convolutions=False, several=False,
+)  # fmt: skip

@@ -18,12 +18,12 @@ from torch import nn
 from ..core.architecture import Architecture
 from ..core.groups import Group, PositiveScale, Sign
 from ..core.networks import Networks
-from ..core.spec import Count, Number, Share, Spec
+from ..core.spec import Count, Number
 from ..errors import ScaleGMNError
 from ..nn.scale import unit
 from .method import Method
 from .nfn import nfn_block
-from .normalise import Kind
+from .normalise import NormalisedSpec
 from .parts import standardised
 from .trunk import EditingTrunk, Pooling, chain
 from .weight_space import Elementwise, Features, Layout, Summary, WeightWriter, hidden_layout
@@ -112,27 +112,21 @@ class Canonical(nn.Module):
 
 
 @dataclass(frozen=True, repr=False)
-class MonomialSpec(Spec):
-    """The options of Monomial-NFN.
+class MonomialSpec(NormalisedSpec):
+    """The options of Monomial-NFN, of which the normalisations `scale` and `none` keep the symmetry.
 
     Arguments:
-        width: Channels of each parameter.
         layers: Layers equivariant to permutations and scalings; an editor adds one.
         mixing: Blocks of NFN-HNP on the canonical, scale invariant features of an invariant head.
         head_width: Hidden neurons of its MLP.
-        dropout: Of channels, and in that MLP.
-        normalisation: Of the inputs; `scale` and `none` keep the symmetry.
 
     >>> MonomialSpec(mixing=0)
     MonomialSpec(mixing=0)
     """
 
-    width: Count = 32
     layers: Count = 2
     mixing: Number = 2
     head_width: Count = 256
-    dropout: Share = 0.0
-    normalisation: Kind = "scale"
 
 
 class MonomialTrunk(EditingTrunk):
@@ -154,7 +148,7 @@ class MonomialTrunk(EditingTrunk):
     spec: MonomialSpec
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: MonomialSpec) -> None:
-        super().__init__(method, architectures, spec, normalisation=spec.normalisation)
+        super().__init__(method, architectures, spec)
         self.layout = hidden_layout(chain(self.architectures, method.name))
         self.group = common_group(self.architectures)
         self.activation = Elementwise(torch.relu if self.group == PositiveScale else torch.sin)
@@ -167,7 +161,7 @@ class MonomialTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters, moving as they do."""
-        found: Features = self.maps(self.layout.fold(networks.parameters[..., None]))
+        found: Features = self.maps(self.layout.fold(self.normalise(networks).parameters[..., None]))
         return found
 
     def pooling(self) -> Pooling:
@@ -193,12 +187,6 @@ def common_group(architectures: Sequence[Architecture]) -> Group:
 
 
 MonomialNFN = Method(
-    name="monomial-nfn",
-    title="Monomial-NFN",
-    paper="Tran et al., NeurIPS 2024",
-    year=2024,
-    symmetries=("permutation", "scale"),
-    trunk=MonomialTrunk,
-    spec=MonomialSpec(),
-    several=False,
-)
+    "monomial-nfn", "Monomial-NFN", "Tran et al., NeurIPS", 2024, ("permutation", "scale"),
+    MonomialTrunk, MonomialSpec(32, normalisation="scale"), several=False,
+)  # fmt: skip

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..core.spec import Count, Number, Range, Share, Spec
+from ..core.spec import Count, Number, Range
 from ..nn.kernels import kernel_shape, kind, largest_kernels, pad_kernel
 from ..nn.probes import Probes
 from .fourier import FourierFeatures
-from .normalise import Kind, normaliser
+from .normalise import NormalisedSpec
 
 
 @dataclass(frozen=True)
@@ -43,32 +43,26 @@ class Block:
 
 
 @dataclass(frozen=True, repr=False)
-class GraphSpec(Spec):
+class GraphSpec(NormalisedSpec):
     """The options of models on neural graphs.
 
     Arguments:
-        width: Size of node states.
         layers: Rounds of message passing, or of attention.
         probes: Number of probe inputs (0 leaves them out).
         probe_image: Spatial shape of the probes, for convolutional networks.
-        dropout: On node states, and on what attention adds.
         frequencies: Of the Fourier features of weights and biases (0 leaves them out, as the original's editing
             experiments do).
         sigma: Spread of the frequencies.
-        normalisation: Of the inputs.
 
     >>> GraphSpec(probes=64)
     GraphSpec(probes=64)
     """
 
-    width: Count = 64
     layers: Count = 4
     probes: Number = 0
     probe_image: tuple[int, ...] = ()
-    dropout: Share = 0.0
     frequencies: Number = 128
     sigma: Annotated[float, Range(0)] = 3.0
-    normalisation: Kind = "layer"
 
 
 def blocks(architecture: Architecture, *, reverse: bool = True) -> tuple[Block, ...]:
@@ -153,7 +147,6 @@ class NeuralGraph(nn.Module):
     ) -> None:
         super().__init__()
         self.reverse = reverse
-        self.normalise = normaliser(spec.normalisation, architectures)
         nodes, frequencies, sigma = spec.width, spec.frequencies, spec.sigma
         self.kernels = largest_kernels(architectures)
         directions = 2 if reverse else 1
@@ -219,8 +212,7 @@ class NeuralGraph(nn.Module):
         return torch.cat(rows, dim=1)
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Fit the normalisation, and bring answers to probes to a common size."""
-        self.normalise.fit(training)
+        """Bring answers to probes to a common size."""
         if self.probed is not None:
             self.probed.probes.measure(training)
 

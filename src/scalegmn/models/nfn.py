@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..core.spec import Count, Number, Share, Spec
+from ..core.spec import Count, Number
 from .fourier import FourierFeatures
 from .method import Method
-from .normalise import Kind
+from .normalise import NormalisedSpec
 from .parts import standardised
 from .trunk import EditingTrunk, Pooling, chain
 from .weight_space import (
@@ -121,16 +121,12 @@ class NFNPool(nn.Module):
 
 
 @dataclass(frozen=True, repr=False)
-class NFNSpec(Spec):
+class NFNSpec(NormalisedSpec):
     """The options of neural functionals.
 
     Arguments:
-        width: Channels of each parameter.
-        layers: Equivariant blocks.
         head_width: Hidden neurons of the MLP of an invariant head.
-        dropout: Of channels, and in that MLP.
         frequencies: Random Fourier features of each parameter; 0 leaves the parameters as they are.
-        normalisation: Of the inputs.
         neurons: Which neurons maps commute with permutations of: `hidden` (HNP), or `all` (NP), where an encoding
             keeps inputs and outputs in order.
 
@@ -138,12 +134,8 @@ class NFNSpec(Spec):
     NFNSpec(width=16)
     """
 
-    width: Count = 64
-    layers: Count = 3
     head_width: Count = 256
-    dropout: Share = 0.0
     frequencies: Number = 0
-    normalisation: Kind = "layer"
     neurons: Literal["hidden", "all"] = "hidden"
 
 
@@ -166,7 +158,7 @@ class NFNTrunk(EditingTrunk):
     spec: NFNSpec
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: NFNSpec) -> None:
-        super().__init__(method, architectures, spec, normalisation=spec.normalisation)
+        super().__init__(method, architectures, spec)
         first = chain(self.architectures, method.name)
         self.layout = layout = full_layout(first) if spec.neurons == "all" else hidden_layout(first)
         self.fourier = FourierFeatures(1, spec.frequencies, sigma=0.5) if spec.frequencies else None
@@ -179,7 +171,7 @@ class NFNTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters."""
-        x = networks.parameters[..., None]
+        x = self.normalise(networks).parameters[..., None]
         features = self.layout.fold(x if self.fourier is None else self.fourier(x))
         for block in self.blocks:
             features = block(features if self.encoding is None else self.encoding(features))
@@ -194,14 +186,7 @@ class NFNTrunk(EditingTrunk):
         return WeightWriter(self.layout, EquivariantLinear(self.outputs, self.layout.channels(copies)), copies)
 
 
-NFNNP = Method(
-    name="nfn-np",
-    title="NFN (NP)",
-    paper="Zhou et al., NeurIPS 2023",
-    year=2023,
-    symmetries=("permutation",),
-    trunk=NFNTrunk,
-    spec=NFNSpec(neurons="all"),
-    several=False,
+NFNHNP = Method(
+    "nfn-hnp", "NFN (HNP)", "Zhou et al., NeurIPS", 2023, ("permutation",), NFNTrunk, NFNSpec(), several=False
 )
-NFNHNP = replace(NFNNP, name="nfn-hnp", title="NFN (HNP)", spec=NFNSpec())
+NFNNP = replace(NFNHNP, name="nfn-np", title="NFN (NP)", spec=NFNSpec(neurons="all"))

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..core.spec import Count, Share, Spec
+from ..core.spec import Count
 from ..errors import ScaleGMNError
 from ..nn.kernels import kernel_shape, largest, pad_kernel
 from .method import Method
-from .normalise import Kind
+from .normalise import NormalisedSpec
 from .parts import standardised
 from .trunk import Pooling, Trunk, chain
 
@@ -199,27 +199,21 @@ class AttentionPool(nn.Module):
 
 
 @dataclass(frozen=True, repr=False)
-class NFTSpec(Spec):
+class NFTSpec(NormalisedSpec):
     """The options of neural functional transformers.
 
     Arguments:
         width: Channels of each parameter, a multiple of `heads`.
-        layers: Blocks.
         heads: Attention heads.
         queries: Of the pooling.
-        dropout: In blocks, and in the MLP of the head.
-        normalisation: Of the inputs.
 
     >>> NFTSpec(width=16)
     NFTSpec(width=16)
     """
 
     width: Count = 32
-    layers: Count = 3
     heads: Count = 4
     queries: Count = 16
-    dropout: Share = 0.0
-    normalisation: Kind = "layer"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -245,7 +239,7 @@ class NFTTrunk(Trunk):
     spec: NFTSpec
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: NFTSpec) -> None:
-        super().__init__(method, architectures, spec, normalisation=spec.normalisation)
+        super().__init__(method, architectures, spec)
         chain(self.architectures, method.name)
         for a in self.architectures:
             if any(s.kind == "slope" for s in a.segments):
@@ -256,7 +250,7 @@ class NFTTrunk(Trunk):
     def forward(self, networks: Networks) -> Tensor:
         """States (B, S, c) of all weights and biases."""
         shapes = Shapes.of(networks.architecture)
-        x: Tensor = self.tokens(networks)
+        x: Tensor = self.tokens(self.normalise(networks))
         for block in self.blocks:
             x = block(x, shapes)
         return x
@@ -268,12 +262,5 @@ class NFTTrunk(Trunk):
         return Pooling(one, standardised(sizes, dropout=spec.dropout), sizes[-1])
 
 
-NFT = Method(
-    name="nft",
-    title="NFT",
-    paper="Zhou et al., Neural Functional Transformers, NeurIPS 2023",
-    year=2023,
-    symmetries=("permutation",),
-    trunk=NFTTrunk,
-    spec=NFTSpec(),
-)
+_PAPER = "Zhou et al., Neural Functional Transformers, NeurIPS"
+NFT = Method("nft", "NFT", _PAPER, 2023, ("permutation",), NFTTrunk, NFTSpec())

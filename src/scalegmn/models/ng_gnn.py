@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from .graph_trunk import GraphStates, GraphWriter, NeuralGraphTrunk, SideBySide
+from .graph_trunk import PAPER, GraphStates, GraphWriter, NeuralGraphTrunk, SideBySide
 from .method import Method
 from .neural_graph import Block, GraphSpec, blocks
 from .parts import standardised
@@ -38,7 +38,7 @@ class NGGNNTrunk(NeuralGraphTrunk):
         self.gnn = PNA(self.architectures, width=spec.width, layers=spec.layers, dropout=spec.dropout)
 
     def _rounds(self, networks: Networks, *, editing: bool) -> tuple[dict[int, Tensor], dict[Block, Tensor]]:
-        graph, normalised = self.graph, self.graph.normalise(networks)
+        graph, normalised = self.graph, self.normalise(networks)
         nodes, edges = graph.node_states(networks, normalised), graph.edge_states(normalised)
         found: tuple[dict[int, Tensor], dict[Block, Tensor]]
         found = self.gnn(networks.architecture, nodes, edges, editing=editing)
@@ -79,12 +79,4 @@ class NGGNNWriter(nn.Module):
         return values
 
 
-NGGNN = Method(
-    name="ng-gnn",
-    title="NG-GNN",
-    paper="Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR",
-    year=2024,
-    symmetries=("permutation",),
-    trunk=NGGNNTrunk,
-    spec=GraphSpec(),
-)
+NGGNN = Method("ng-gnn", "NG-GNN", PAPER, 2024, ("permutation",), NGGNNTrunk, GraphSpec())

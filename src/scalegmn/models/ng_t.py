@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..core.spec import Count
-from .graph_trunk import GraphStates, GraphWriter, NeuralGraphTrunk, SideBySide
+from .graph_trunk import PAPER, GraphStates, GraphWriter, NeuralGraphTrunk, SideBySide
 from .method import Method
 from .neural_graph import GraphSpec
 from .parts import standardised
@@ -38,7 +38,6 @@ class NGTSpec(GraphSpec):
     NGTSpec(heads=4)
     """
 
-    sigma: float = 1.0
     heads: Count = 8
 
 
@@ -69,7 +68,7 @@ class NGTTrunk(NeuralGraphTrunk):
         )
 
     def _start(self, networks: Networks) -> tuple[Tensor, Tensor]:
-        normalised = self.graph.normalise(networks)
+        normalised = self.normalise(networks)
         nodes = torch.cat(self.graph.node_states(networks, normalised), dim=1)
         return nodes, self.graph.dense_edge_states(normalised)
 
@@ -143,12 +142,4 @@ def portions(networks: Networks, width: int) -> list[Networks]:
     return [networks.replace(part) for part in networks.parameters.split(count)]
 
 
-NGT = Method(
-    name="ng-t",
-    title="NG-T",
-    paper="Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR",
-    year=2024,
-    symmetries=("permutation",),
-    trunk=NGTTrunk,
-    spec=NGTSpec(),
-)
+NGT = Method("ng-t", "NG-T", PAPER, 2024, ("permutation",), NGTTrunk, NGTSpec(sigma=1.0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,8 +18,23 @@ from ..core.architecture import Architecture, Segment
 from ..core.doubles import double
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
+from .parts import PeerSpec
 
 Kind = Literal["none", "parameter", "layer", "scale"]
+
+
+@dataclass(frozen=True, repr=False)
+class NormalisedSpec(PeerSpec):
+    """The options of a trunk with a normalisation in front.
+
+    Arguments:
+        normalisation: Of the inputs: by `layer`, by `parameter` (which breaks the symmetry), by `scale` alone, or none.
+
+    >>> NormalisedSpec(normalisation="none")
+    NormalisedSpec(normalisation='none')
+    """
+
+    normalisation: Kind = "layer"
 
 
 class Normalisation(nn.Module, ABC):

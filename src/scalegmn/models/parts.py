@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
 from torch import Tensor, nn
 
-from ..core.spec import Range
+from ..core.spec import Count, Range, Share, Spec
 
-Depth = Annotated[int, Range(2)]
-"""Linear maps, that of the head included."""
+
+@dataclass(frozen=True, repr=False)
+class PeerSpec(Spec):
+    """What can be chosen about every peer; the defaults of a method stand where it is defined.
+
+    Arguments:
+        width: Hidden neurons, or channels of each neuron or parameter.
+        layers: How deep the trunk is.
+        dropout: After activations, in trunk and head.
+
+    >>> PeerSpec(width=16)
+    PeerSpec(width=16)
+    """
+
+    width: Count = 64
+    layers: Count = 3
+    dropout: Share = 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class DenseSpec(PeerSpec):
+    """The same for a multilayer perceptron.
+
+    Arguments:
+        layers: Linear maps, the last of them in the head.
+
+    >>> DenseSpec(layers=1)
+    Traceback (most recent call last):
+    ...
+    scalegmn.errors.ScaleGMNError: layers: expected at least 2, got 1
+    """
+
+    layers: Annotated[int, Range(2)] = 3
 
 
 def rectified(sizes: Sequence[int], *, dropout: float = 0.0) -> nn.Sequential:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ..core.architecture import Architecture
 from ..core.evaluate import input_dimensions, spatial_mean
 from ..core.networks import Networks
-from ..core.spec import Count, Share, Spec
+from ..core.spec import Count
 from ..errors import ScaleGMNError
 from .method import Method
-from .parts import Depth, rectified
+from .parts import DenseSpec, rectified
 from .trunk import Pooling, Trunk
 
 
@@ -82,24 +82,18 @@ class ImageGenerator(nn.Module):
 
 
 @dataclass(frozen=True, repr=False)
-class ProbeGenSpec(Spec):
+class ProbeGenSpec(DenseSpec):
     """The options of ProbeGen.
 
     Arguments:
-        width: Hidden neurons of the MLP.
-        layers: Linear maps of the MLP, the last of them in the head.
         probes: Number N of probes.
-        dropout: In the MLP.
         image: Side of the probe images, where the networks read images.
 
     >>> ProbeGenSpec(probes=16)
     ProbeGenSpec(probes=16)
     """
 
-    width: Count = 256
-    layers: Depth = 6
     probes: Count = 128
-    dropout: Share = 0.0
     image: Count = 32
 
 
@@ -151,12 +145,5 @@ def _ends(architectures: Sequence[Architecture]) -> tuple[int, int, int]:
     return found.pop()
 
 
-ProbeGen = Method(
-    name="probegen",
-    title="ProbeGen",
-    paper="Kahana et al., 2024",
-    year=2024,
-    symmetries=("permutation", "scale"),
-    trunk=ProbeGenTrunk,
-    spec=ProbeGenSpec(),
-)
+_BOTH = ("permutation", "scale")
+ProbeGen = Method("probegen", "ProbeGen", "Kahana et al., arXiv", 2024, _BOTH, ProbeGenTrunk, ProbeGenSpec(256, 6))

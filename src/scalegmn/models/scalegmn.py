@@ -150,15 +150,9 @@ class WriteStates(nn.Module):
         return y
 
 
-ScaleGMN = Method(
-    name="scalegmn",
-    title="ScaleGMN",
-    paper="Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS",
-    year=2024,
-    symmetries=("permutation", "scale"),
-    trunk=ScaleGMNTrunk,
-    spec=ScaleGMNSpec(),
-)
+_PAPER = "Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS"
+_BOTH = ("permutation", "scale")
+ScaleGMN = Method("scalegmn", "ScaleGMN", _PAPER, 2024, _BOTH, ScaleGMNTrunk, ScaleGMNSpec())
 ScaleGMNB = replace(ScaleGMN, name="scalegmn-b", title="ScaleGMN-B", spec=ScaleGMNSpec(backward="auto"))
 # The natural ablation: a graph metanetwork in the sense of Lim et al., though not theirs (docs/baselines.md).
 GMN = replace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks, each_architecture
-from ..core.spec import Count, Share, Spec
 from ..errors import ScaleGMNError
 from .method import Method
-from .parts import Depth, rectified
+from .parts import DenseSpec, rectified
 from .trunk import Pooling, Trunk
 
 STATISTICS = 7
@@ -62,24 +60,6 @@ def _fill(x: Tensor, size: int) -> Tensor:
     return nn.functional.pad(x, (0, size - x.shape[1]))
 
 
-@dataclass(frozen=True, repr=False)
-class StatNNSpec(Spec):
-    """The options of StatNN.
-
-    Arguments:
-        width: Hidden neurons.
-        layers: Linear maps, the last of them in the head.
-        dropout: After every activation.
-
-    >>> StatNNSpec(dropout=0.5)
-    StatNNSpec(dropout=0.5)
-    """
-
-    width: Count = 256
-    layers: Depth = 3
-    dropout: Share = 0.0
-
-
 class StatNNTrunk(Trunk):
     r"""An MLP on layer statistics: \(f(\theta) = \mathrm{MLP}(\mathrm{standardise}(\mathrm{statistics}(\theta)))\).
 
@@ -95,9 +75,9 @@ class StatNNTrunk(Trunk):
     torch.Size([5, 1])
     """
 
-    spec: StatNNSpec
+    spec: DenseSpec
 
-    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: StatNNSpec) -> None:
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: DenseSpec) -> None:
         super().__init__(method, architectures, spec)
         self.size = STATISTICS * max(len(a.segments) for a in self.architectures)
         self.register_buffer("mean", torch.zeros(self.size))
@@ -174,12 +154,4 @@ class StatNNTrees:
         return f"StatNNTrees({self.trees!r})"
 
 
-StatNN = Method(
-    name="statnn",
-    title="StatNN",
-    paper="Unterthiner et al., 2020",
-    year=2020,
-    symmetries=("permutation",),
-    trunk=StatNNTrunk,
-    spec=StatNNSpec(),
-)
+StatNN = Method("statnn", "StatNN", "Unterthiner et al., arXiv", 2020, ("permutation",), StatNNTrunk, DenseSpec(256))

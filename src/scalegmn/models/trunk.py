@@ -12,7 +12,7 @@ from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..core.spec import Spec
 from ..errors import ScaleGMNError
-from .normalise import Kind, normaliser
+from .normalise import NormalisedSpec, normaliser
 
 if TYPE_CHECKING:
     from .method import Method
@@ -44,26 +44,24 @@ class Pooling(nn.Module):
 class Trunk(nn.Module, ABC):
     """Networks in, states out. Heads (`Classifier`, `Regressor`, `Editor`) read the states.
 
-    In front of every trunk stands a normalisation of parameters, which `prepare` fits. A trunk is built by its
-    `Method`, which declares its symmetries.
+    A trunk whose specification names a normalisation has one in front (`normalise`), which `prepare` fits. It is built
+    by its `Method`, which declares its symmetries.
 
     Arguments:
         method: Whose trunk it is.
         architectures: Every architecture it will meet; sizes that must be fixed come from this list.
         spec: What a person chose.
-        normalisation: What is in front.
     """
 
-    def __init__(
-        self, method: Method, architectures: Sequence[Architecture], spec: Spec, *, normalisation: Kind = "none"
-    ) -> None:
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: Spec) -> None:
         super().__init__()
         if not architectures:
             raise ScaleGMNError("architectures: expected at least one, got none")
         self.method, self.architectures, self.spec = method, tuple(dict.fromkeys(architectures)), spec
         if not method.several:
             same_shapes(self.architectures, method.name)
-        self.normalise = normaliser(normalisation, self.architectures)
+        kind = spec.normalisation if isinstance(spec, NormalisedSpec) else "none"
+        self.normalise = normaliser(kind, self.architectures)
 
     @abstractmethod
     def forward(self, networks: Networks) -> Any:
@@ -74,12 +72,12 @@ class Trunk(nn.Module, ABC):
         """A new map from the states to an embedding, for an invariant head."""
 
     def front(self, networks: Networks) -> Networks:
-        """What stands in front: networks that the trunk accepts, normalised.
+        """Networks that the trunk accepts.
 
         Where all architectures have parameters of one shape, they come out as the first, so that they are one batch.
         """
-        seen: Networks = self.normalise(self.accepts(networks))
-        return seen if self.method.several else Networks(self.architectures[0], seen.parameters)
+        self.accepts(networks)
+        return networks if self.method.several else Networks(self.architectures[0], networks.parameters)
 
     def prepare(self, training: Sequence[Networks]) -> None:
         """See (a sample of) the training networks once before training."""
