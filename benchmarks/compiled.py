@@ -11,7 +11,7 @@ import time
 
 from scalegmn.models.base import Classifier
 from scalegmn.models.bench import Case, siren
-from scalegmn.models.scalegmn import ScaleGMNTrunk
+from scalegmn.models.scalegmn import ScaleGMNSpec, ScaleGMNTrunk
 from scalegmn.native import library as kernels
 from scalegmn.native.memory import keep_memory
 
@@ -30,7 +30,7 @@ def seconds(model: Classifier, case: Case, batch: int = BATCH) -> float:
 def main() -> None:
     """Measure and print."""
     keep_memory()
-    case = Case("forward", siren(), WIDTH, BATCH)
+    case = Case("forward", siren(), BATCH, ScaleGMNSpec(WIDTH, readout="output"))
     model, compiled = case.build(), case.build()
     assert isinstance(model, Classifier)
     assert isinstance(compiled, Classifier)

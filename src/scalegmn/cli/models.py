@@ -46,7 +46,7 @@ def describe_model(chosen: Method) -> dict[str, Any]:
     return {
         "name": chosen.name,
         "title": chosen.title,
-        "paper": chosen.paper if str(chosen.year) in chosen.paper else f"{chosen.paper} {chosen.year}",
+        "paper": chosen.paper,
         "year": chosen.year,
         "symmetries": list(chosen.symmetries),
         "tasks": tasks,

@@ -105,6 +105,6 @@ class DWSTrunk(EditingTrunk):
 
 
 DWS = Method(
-    "dws", "DWSNets", "Navon et al., ICML", 2023, ("permutation",), DWSTrunk, DWSSpec(32, 4),
+    "dws", "DWSNets", "Navon et al., ICML 2023", ("permutation",), DWSTrunk, DWSSpec(32, 4),
     convolutions=False, several=False,
 )  # fmt: skip

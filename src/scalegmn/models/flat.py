@@ -58,5 +58,5 @@ class FlatTrunk(EditingTrunk):
         return nn.Sequential(last, nn.Unflatten(1, (copies, self.inputs)))
 
 
-_PAPER = "Plain perceptron on the flat parameters, as in Navon et al., ICML"
-FlatMLP = Method("mlp", "MLP", _PAPER, 2023, (), FlatTrunk, FlatSpec(512, normalisation="parameter"), several=False)
+_PAPER = "Plain perceptron on the flat parameters, as in Navon et al., ICML 2023"
+FlatMLP = Method("mlp", "MLP", _PAPER, (), FlatTrunk, FlatSpec(512, normalisation="parameter"), several=False)

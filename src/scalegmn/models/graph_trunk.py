@@ -19,7 +19,7 @@ from .method import Method
 from .neural_graph import GraphSpec, NeuralGraph
 from .trunk import EditingTrunk
 
-PAPER = "Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR"
+PAPER = "Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR 2024"
 
 
 class NeuralGraphTrunk(EditingTrunk, ABC):

@@ -188,6 +188,6 @@ class Inr2VecTrunk(Trunk):
 
 
 Inr2Vec = Method(
-    "inr2vec", "inr2vec", "De Luigi et al., ICLR", 2023, (), Inr2VecTrunk, Inr2VecSpec(128, 4),
+    "inr2vec", "inr2vec", "De Luigi et al., ICLR 2023", (), Inr2VecTrunk, Inr2VecSpec(128, 4),
     convolutions=False, several=False,
 )  # fmt: skip

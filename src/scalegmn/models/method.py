@@ -20,8 +20,7 @@ class Method:
     Arguments:
         name: As recipes call it.
         title: As people call it.
-        paper: Authors, venue.
-        year: Of the paper.
+        paper: Authors, venue, year.
         symmetries: Of `permutation` and `scale`, those it respects exactly.
         trunk: The class of its trunk.
         spec: Its options with their defaults.
@@ -41,7 +40,6 @@ class Method:
     name: str
     title: str
     paper: str
-    year: int
     symmetries: tuple[str, ...]
     trunk: type[Trunk]
     spec: Spec
@@ -71,6 +69,11 @@ class Method:
             return changed(self.spec, options)
         except ScaleGMNError as error:
             raise ScaleGMNError(f"model {self.name!r}: {error}") from None
+
+    @property
+    def year(self) -> int:
+        """Of the paper."""
+        return int(self.paper[-4:])
 
     @property
     def edits(self) -> bool:

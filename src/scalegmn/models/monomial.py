@@ -187,6 +187,6 @@ def common_group(architectures: Sequence[Architecture]) -> Group:
 
 
 MonomialNFN = Method(
-    "monomial-nfn", "Monomial-NFN", "Tran et al., NeurIPS", 2024, ("permutation", "scale"),
+    "monomial-nfn", "Monomial-NFN", "Tran et al., NeurIPS 2024", ("permutation", "scale"),
     MonomialTrunk, MonomialSpec(32, normalisation="scale"), several=False,
 )  # fmt: skip

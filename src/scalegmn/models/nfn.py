@@ -187,6 +187,6 @@ class NFNTrunk(EditingTrunk):
 
 
 NFNHNP = Method(
-    "nfn-hnp", "NFN (HNP)", "Zhou et al., NeurIPS", 2023, ("permutation",), NFNTrunk, NFNSpec(), several=False
+    "nfn-hnp", "NFN (HNP)", "Zhou et al., NeurIPS 2023", ("permutation",), NFNTrunk, NFNSpec(), several=False
 )
 NFNNP = replace(NFNHNP, name="nfn-np", title="NFN (NP)", spec=NFNSpec(neurons="all"))

@@ -262,5 +262,5 @@ class NFTTrunk(Trunk):
         return Pooling(one, standardised(sizes, dropout=spec.dropout), sizes[-1])
 
 
-_PAPER = "Zhou et al., Neural Functional Transformers, NeurIPS"
-NFT = Method("nft", "NFT", _PAPER, 2023, ("permutation",), NFTTrunk, NFTSpec())
+_PAPER = "Zhou et al., Neural Functional Transformers, NeurIPS 2023"
+NFT = Method("nft", "NFT", _PAPER, ("permutation",), NFTTrunk, NFTSpec())

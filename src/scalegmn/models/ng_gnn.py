@@ -79,4 +79,4 @@ class NGGNNWriter(nn.Module):
         return values
 
 
-NGGNN = Method("ng-gnn", "NG-GNN", PAPER, 2024, ("permutation",), NGGNNTrunk, GraphSpec())
+NGGNN = Method("ng-gnn", "NG-GNN", PAPER, ("permutation",), NGGNNTrunk, GraphSpec())

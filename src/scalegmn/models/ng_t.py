@@ -142,4 +142,4 @@ def portions(networks: Networks, width: int) -> list[Networks]:
     return [networks.replace(part) for part in networks.parameters.split(count)]
 
 
-NGT = Method("ng-t", "NG-T", PAPER, 2024, ("permutation",), NGTTrunk, NGTSpec(sigma=1.0))
+NGT = Method("ng-t", "NG-T", PAPER, ("permutation",), NGTTrunk, NGTSpec(sigma=1.0))

@@ -150,16 +150,16 @@ class WriteStates(nn.Module):
         return y
 
 
-_PAPER = "Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS"
+_PAPER = "Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS 2024"
 _BOTH = ("permutation", "scale")
-ScaleGMN = Method("scalegmn", "ScaleGMN", _PAPER, 2024, _BOTH, ScaleGMNTrunk, ScaleGMNSpec())
+ScaleGMN = Method("scalegmn", "ScaleGMN", _PAPER, _BOTH, ScaleGMNTrunk, ScaleGMNSpec())
 ScaleGMNB = replace(ScaleGMN, name="scalegmn-b", title="ScaleGMN-B", spec=ScaleGMNSpec(backward="auto"))
 # The natural ablation: a graph metanetwork in the sense of Lim et al., though not theirs (docs/baselines.md).
 GMN = replace(
     ScaleGMN,
     name="gmn",
     title="GMN",
-    paper="Lim et al., Graph Metanetworks for Processing Diverse Neural Architectures, ICLR",
+    paper="Lim et al., Graph Metanetworks for Processing Diverse Neural Architectures, ICLR 2024",
     symmetries=("permutation",),
     spec=ScaleGMNSpec(symmetry="permutations"),
 )

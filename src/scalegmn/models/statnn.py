@@ -154,4 +154,4 @@ class StatNNTrees:
         return f"StatNNTrees({self.trees!r})"
 
 
-StatNN = Method("statnn", "StatNN", "Unterthiner et al., arXiv", 2020, ("permutation",), StatNNTrunk, DenseSpec(256))
+StatNN = Method("statnn", "StatNN", "Unterthiner et al., arXiv 2020", ("permutation",), StatNNTrunk, DenseSpec(256))
