@@ -188,6 +188,8 @@ def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
         # At half the width there is time for more than three epochs.
         if "width" in options:
             options["width"] = WIDTH // 2
+        if method.model == "mlp":
+            options["layers"] = 4
     elif ours:
         options["readout"] = "output"
         if not dataset.sines:
