@@ -119,8 +119,12 @@ class GraphWriter(nn.Module):
         self.node_map = _two_layers(nodes, copies)
         self.slope_map = _two_layers(nodes, copies)
 
-    def forward(self, architecture: Architecture, x: Mapping[int, Tensor], e: Sequence[Tensor]) -> Tensor:
-        """One value (B, copies, P) for every parameter.
+    def forward(self, states: GraphStates) -> Tensor:
+        """One value (B, copies, P) for every parameter."""
+        return self.values(states.networks.architecture, *states.trunk.all_states(states.networks))
+
+    def values(self, architecture: Architecture, x: Mapping[int, Tensor], e: Sequence[Tensor]) -> Tensor:
+        """The same from states.
 
         Arguments:
             architecture: Of the networks.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from .graph_trunk import PAPER, GraphStates, GraphWriter, NeuralGraphTrunk, SideBySide
+from .graph_trunk import PAPER, GraphWriter, NeuralGraphTrunk, SideBySide
 from .method import Method
 from .neural_graph import Block, GraphSpec, blocks
 from .parts import standardised
@@ -57,26 +57,8 @@ class NGGNNTrunk(NeuralGraphTrunk):
         return Pooling(one, standardised([one.size, width, width]), width)
 
     def writing(self, copies: int) -> nn.Module:
-        return NGGNNWriter(self.architectures, self.spec.width, copies)
-
-
-class NGGNNWriter(nn.Module):
-    """`GraphWriter` on all nodes and edges.
-
-    Arguments:
-        architectures: Every architecture it will meet.
-        width: Size of the states.
-        copies: Number of parameter sets.
-    """
-
-    def __init__(self, architectures: Sequence[Architecture], width: int, copies: int) -> None:
-        super().__init__()
-        self.values = GraphWriter(architectures, nodes=width, edges=width, copies=copies)
-
-    def forward(self, states: GraphStates) -> Tensor:
-        """One value (B, copies, P) for every parameter."""
-        values: Tensor = self.values(states.networks.architecture, *states.trunk.all_states(states.networks))
-        return values
+        width = self.spec.width
+        return GraphWriter(self.architectures, nodes=width, edges=width, copies=copies)
 
 
 NGGNN = Method("ng-gnn", "NG-GNN", PAPER, ("permutation",), NGGNNTrunk, GraphSpec())

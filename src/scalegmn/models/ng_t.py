@@ -113,7 +113,7 @@ class NGTWriter(nn.Module):
         width = spec.width
         self.width = width
         self.update = PairUpdate(width, width // 2, hidden=width, dropout=spec.dropout)
-        self.values = GraphWriter(architectures, nodes=width, edges=width // 2, copies=copies)
+        self.writer = GraphWriter(architectures, nodes=width, edges=width // 2, copies=copies)
 
     def forward(self, states: GraphStates) -> Tensor:
         """One value (B, copies, P) for every parameter."""
@@ -129,8 +129,7 @@ class NGTWriter(nn.Module):
         edges = [
             b if c.dense else b.diagonal(dim1=1, dim2=2).mT for b, c in zip(edges, a.connections, strict=True)
         ]
-        values: Tensor = self.values(a, dict(enumerate(x.split(sizes, dim=1))), edges)
-        return values
+        return self.writer.values(a, dict(enumerate(x.split(sizes, dim=1))), edges)
 
 
 def portions(networks: Networks, width: int) -> list[Networks]:
