@@ -1,26 +1,25 @@
-r"""The fast path: a scale equivariant net on all edges of a connection, or on all vertices, in one step each way.
+r"""The operator `scalegmn::net`: a scale equivariant net on all edges of a connection, or on all vertices, in one step.
 
-It is the same function as in `scale.py`, `message.py` and `mlp.py`. Two linear maps of one vector are one product,
-symmetrisation applies the last map to the sum, canonicalisation commutes with linear maps,
-\(A (x / \|x\|) = (A x) / \|x\|\), and LayerNorm's centring is folded into the weights before it. `net.cpp` takes some
-rows at a time through the whole net, so that what lies between the products never leaves the cache.
+`formula.py` says what it computes; that runs on every device, in every type, under autocast, functional transforms and
+second derivatives. On the CPU `net.cpp` computes the same: two linear maps of one vector are one product, symmetrisation
+applies the last map to the sum, LayerNorm's centring is folded into the weights before it, and some rows at a time go
+through the whole net, so that what lies between the products never leaves the cache. Who calls never asks which it is.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..errors import ScaleGMNError
 from . import library as kernels
+from .formula import NONE, SOURCE, TARGET, Net, formula
 
 Reduce = Literal["target", "source"] | None
 
@@ -28,18 +27,8 @@ RECOMPUTE = 32
 """Up to this width the backward pass computes products again; above it they are stored, which is faster."""
 
 
-@dataclass(frozen=True)
-class Gate:
-    """The net rho: its first map, LayerNorm, SiLU, dropout and its last map.
-
-    Arguments:
-        first, offset: The first map (hidden, k) and its bias (hidden).
-        weight, bias: LayerNorm's.
-        last, last_bias: The last map (outputs, hidden) and its bias (outputs).
-        eps: LayerNorm's.
-        symmetric: Whether signs are removed, by silu(LN(p + z)) + silu(LN(p - z)).
-        drop, seed: Dropout, as `dropout_seed` gives them.
-    """
+class Gate(NamedTuple):
+    """The net rho. Names are those of `Net`; `drop` is 0 outside training."""
 
     first: Tensor
     offset: Tensor
@@ -49,101 +38,240 @@ class Gate:
     last_bias: Tensor
     eps: float
     symmetric: bool = False
+    canonical: bool = False
     drop: float = 0.0
-    seed: int = 0
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What a net is applied to: vectors m on the edges of a block (B, T, S).
-
-    Arguments:
-        x: Vectors (B, T, S, k); with `scalar` they are scalar[b, t, s] x[b, s], and x is (B, S, k).
-        scalar: (B, T, S), without gradient.
-        edge, vertex: If given, m = vertex * (edge x), with a matrix (m, k) and states (B, n, m).
-        by_target: Whether `vertex` belongs to the targets.
-        target, source: Contexts (B, T, hidden) and (B, S, hidden), already mapped.
-        canonical: Whether the net sees m / |m|.
-        more: Added to the first map's result (B, T, S, hidden).
-        outer: x_t (B, T, outputs) and d_s (B, S, outputs), whose product is added to Gamma m.
-    """
+class Rows(NamedTuple):
+    """What a net is applied to. Names are those of `Net`."""
 
     x: Tensor
     scalar: Tensor | None = None
     edge: Tensor | None = None
     vertex: Tensor | None = None
     by_target: bool = False
+
+
+class Ends(NamedTuple):
+    """What the two ends of an edge add. Names are those of `Net`."""
+
     target: Tensor | None = None
     source: Tensor | None = None
-    canonical: bool = False
-    more: Tensor | None = None
-    outer: tuple[Tensor, Tensor] | None = None
+    outer_target: Tensor | None = None
+    outer_source: Tensor | None = None
 
 
-def usable(*tensors: Tensor | None) -> bool:
-    """Whether the fast path can take these tensors."""
-    return kernels.usable(*tensors)
+def net(
+    gamma: Tensor | None,
+    gate: Gate,
+    rows: Rows,
+    ends: Ends = Ends(),  # noqa: B008
+    *,
+    more: Tensor | None = None,
+    reduce: Reduce = None,
+    residual: bool = False,
+) -> Tensor:
+    r"""\((\Gamma m + a_t b_s) \odot \rho(m)\) on every edge, or its sum over sources or targets: see `Net`."""
+    seed = torch.randint(2**31 - 1, ()) if gate.drop else None
+    store = len(gate.offset) > RECOMPUTE and torch.is_grad_enabled()
+    x, scalar, edge, vertex, by_target = rows
+    target, source, *outer = ends
+    first, offset, weight, bias, last, last_bias, eps, symmetric, canonical, drop = gate
+    y: Tensor = torch.ops.scalegmn.net.default(
+        *(x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias, *outer),
+        *(seed, eps, drop, symmetric, canonical, by_target, _REDUCE[reduce], residual, store),
+    )[0]
+    return y
 
 
-def dropout_seed(drop: float, training: bool) -> tuple[float, int]:
-    """The dropout to apply and a seed from torch's generator, so that runs repeat."""
-    if not training or drop == 0:
-        return 0.0, 0
-    return drop, int(torch.randint(2**31 - 1, ()).item())
+_REDUCE: dict[Reduce, int] = {None: NONE, "target": TARGET, "source": SOURCE}
 
 
-def net(gamma: Tensor | None, gate: Gate, rows: Rows, *, reduce: Reduce = None, residual: bool = False) -> Tensor:
-    r"""\((\Gamma m + x_t d_s) \odot \rho(m)\) on every edge, or its sum over sources or targets.
+# -- the operator --------------------------------------------------------------------------------------------------------
 
-    Arguments:
-        gamma: The matrix Gamma (outputs, m); without it the result is rho alone.
-        gate: The net rho.
-        rows: The edges.
-        reduce: Sum the result to targets (B, T, outputs) or to sources (B, S, outputs).
-        residual: Add x to the result.
-    """
-    _check_widths(gamma, gate, rows)
-    outputs, hidden = gate.last.shape
-    k, m, h, o = (_padded(n, rows.x.dtype) for n in (rows.x.shape[-1], gate.first.shape[1], hidden, outputs))
-    outer = rows.outer or (None, None)
-    tensors = (
-        _pad(rows.x, k),
-        None if rows.scalar is None else rows.scalar.contiguous(),
-        _pad(rows.edge, k, m),
-        _pad(rows.vertex, m),
-        _pad(gamma, m, o),
-        _pad(gate.first, m, h),
-        *(_pad(t, h) for t in (gate.offset, rows.target, rows.source, gate.weight, gate.bias, rows.more)),
-        _pad(gate.last, h, o),
-        *(_pad(t, o) for t in (gate.last_bias, *outer)),
+_TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", bool: "bool", int: "int"}
+_SCHEMA = ", ".join(f"{_TYPES[kind]} {name}" for name, kind in get_type_hints(Net).items())
+_TENSORS = Net._fields[:16]
+# What the backward pass adds up over rows, in the order of `Gradients`.
+_SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
+_GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
+
+# The result comes first, then what is kept for the backward pass. Gradients come in the order of the arguments.
+_LIBRARY = torch.library.Library("scalegmn", "DEF")
+_LIBRARY.define(f"net({_SCHEMA}) -> Tensor[]")
+_LIBRARY.define(f"net_backward(Tensor grad, Tensor[] memory, bool wants_x, {_SCHEMA}) -> Tensor[]")
+
+
+def _plain(*arguments: Any) -> list[Tensor]:
+    return [formula(Net(*arguments))]
+
+
+def _forward(*arguments: Any) -> list[Tensor]:
+    n = Net(*arguments)
+    return _native_forward(n) if kernels.usable(n.x) else [formula(n)]
+
+
+def _differentiable(*arguments: Any) -> Sequence[Tensor]:
+    x = arguments[0]
+    # Functional transforms hand over tensors without memory.
+    if torch._C._are_functorch_transforms_active() or not kernels.usable(x):
+        return _plain(*arguments)
+    if torch.is_grad_enabled():
+        return list(_Net.apply(*arguments))  # type: ignore[no-untyped-call]
+    return _below(*arguments)
+
+
+def _below(*arguments: Any) -> list[Tensor]:
+    with torch._C._AutoDispatchBelowAutograd():
+        found: list[Tensor] = torch.ops.scalegmn.net.default(*arguments)
+    return found
+
+
+class _Net(torch.autograd.Function):
+    """The operator with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        found = _below(*arguments)
+        ctx.save_for_backward(*arguments[:17], *found[1:])
+        ctx.numbers = arguments[17:]
+        ctx.mark_non_differentiable(*found[1:])
+        ctx.set_materialize_grads(False)
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        tensors, memory = ctx.saved_tensors[:17], ctx.saved_tensors[17:]
+        arguments = Net(*tensors, *ctx.numbers)
+        if grad is None:
+            return (None,) * len(arguments)
+        if torch.is_grad_enabled():
+            return _backward_of_formula(grad, arguments, ctx.needs_input_grad)
+        wants_x = ctx.needs_input_grad[0]
+        found = iter(torch.ops.scalegmn.net_backward.default(grad, memory, wants_x, *arguments))
+        present = dict(zip(_differentiated(arguments, wants_x), found, strict=True))
+        return tuple(present.get(name) for name in Net._fields)
+
+
+def _backward_of_formula(grad: Tensor, n: Net, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """Gradients that can be differentiated again."""
+    wanted = [name for name, need in zip(Net._fields, needed, strict=True) if need]
+    inputs = [getattr(n, name) for name in wanted]
+    found = torch.autograd.grad(formula(n), inputs, grad, create_graph=True, allow_unused=True)
+    present = dict(zip(wanted, found, strict=True))
+    return tuple(present.get(name) for name in Net._fields)
+
+
+def _differentiated(n: Net, wants_x: bool) -> list[str]:
+    found = [name for name in _TENSORS if name != "scalar" and getattr(n, name) is not None]
+    return found if wants_x else found[1:]
+
+
+for key in ("CompositeExplicitAutograd", "AutocastCPU", "AutocastCUDA", "FuncTorchBatched"):
+    _LIBRARY.impl("net", _plain, key)
+_LIBRARY.impl("net", _forward, "CPU")
+_LIBRARY.impl("net", _differentiable, "Autograd")
+
+
+@torch.library.register_fake("scalegmn::net", lib=_LIBRARY)
+def _fake_forward(*arguments: Any) -> list[Tensor]:
+    n = Net(*arguments)
+    return [n.x.new_empty(_result_shape(n)), *(n.x.new_empty(*n.edges, w) for w in _memory_widths(n) if w)]
+
+
+@torch.library.register_fake("scalegmn::net_backward", lib=_LIBRARY)
+def _fake_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arguments: Any) -> list[Tensor]:
+    n = Net(*arguments)
+    return [grad.new_empty(getattr(n, name).shape) for name in _differentiated(n, wants_x)]
+
+
+def _result_shape(n: Net) -> tuple[int, ...]:
+    batch, targets, sources = n.edges
+    ends = {NONE: (targets, sources), TARGET: (targets,), SOURCE: (sources,)}[n.reduce]
+    return (batch, *ends, len(n.last))
+
+
+def _memory_widths(n: Net) -> tuple[int, int, int]:
+    """Widths of the products that the backward pass reads: E x, [Gamma m, A m] and rho; 0 where they are not kept."""
+    middle, outputs, hidden = (_padded(k, n.x.dtype) for k in (n.first.shape[1], *n.last.shape))
+    linear = 0 if n.gamma is None else outputs
+    if not n.store:
+        return 0, 0, 0
+    return 0 if n.edge is None else middle, 0 if n.scalar is not None else linear + hidden, linear
+
+
+# -- the implementation in C++ -----------------------------------------------------------------------------------------
+
+
+def _native_forward(n: Net) -> list[Tensor]:
+    p = _prepared(n)
+    memory = [n.x.new_empty(*n.edges, width) for width in _memory_widths(n) if width]
+    shape = (*_result_shape(n)[:-1], len(p.last))
+    out = n.x.new_zeros(shape) if n.reduce else n.x.new_empty(shape)
+    kernels.call("net_forward", n.x.dtype, _structure(n, p, memory), out)
+    return [_cut(out, _result_shape(n)), *memory]
+
+
+def _native_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arguments: Any) -> list[Tensor]:
+    n = Net(*arguments)
+    p = _prepared(n)
+    found: dict[str, Tensor | None] = dict.fromkeys(_TENSORS)
+    if wants_x:
+        found["x"] = torch.empty_like(p.x) if n.scalar is None else torch.zeros_like(p.x)
+    if p.more is not None:
+        found["more"] = torch.empty_like(p.more)
+    for name in _GATHERED:
+        like = getattr(p, name)
+        found[name] = None if like is None else torch.zeros_like(like)
+    sums = {name: like for name in _SUMS if (like := getattr(p, name)) is not None}
+    zeros = p.x.new_zeros(sum(like.numel() for like in sums.values()))
+    for (name, like), part in zip(sums.items(), zeros.split([s.numel() for s in sums.values()]), strict=True):
+        found[name] = part.view_as(like)
+    out = _pad(grad, len(p.last))
+    gradients = _structures(p.x.dtype)[1](
+        _address(out), *(_address(found[name]) for name in ("x", "more", *_GATHERED, *_SUMS))
     )
-    for t in tensors:
-        if t is not None and (t.dtype, t.device) != (rows.x.dtype, rows.x.device):
-            here, there = f"{rows.x.dtype} on {rows.x.device}", f"{t.dtype} on {t.device}"
+    kernels.call("net_backward", p.x.dtype, _structure(n, p, memory), gradients)
+    return [_cut(t, getattr(n, name).shape) for name in _differentiated(n, wants_x) if (t := found[name]) is not None]
+
+
+_LIBRARY.impl("net_backward", _native_backward, "CPU")
+
+
+def _prepared(n: Net) -> Net:
+    """The same with tensors that C++ can read: checked, contiguous, and padded with zeros to whole vectors."""
+    middle = n.first.shape[1]
+    inputs = middle if n.edge is None else n.edge.shape[1]
+    if n.x.shape[-1] != inputs:
+        raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {n.x.shape[-1]}")
+    assert n.gamma is None or n.gamma.shape == (len(n.last), middle)
+    assert n.edge is None or (len(n.edge) == middle and n.vertex is not None)
+    like = n.x.dtype, n.x.device
+    for t in n[1:16]:
+        if t is not None and (t.dtype, t.device) != like:
+            here, there = f"{n.x.dtype} on {n.x.device}", f"{t.dtype} on {t.device}"
             raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
-    flags = (gate.symmetric, rows.canonical, rows.by_target, (None, "target", "source").index(reduce), residual)
-    store = torch.is_grad_enabled() and hidden > RECOMPUTE
-    y = _apply(*tensors, _Options(hidden, gate.eps, gate.drop, gate.seed, flags, store))
-    return y if o == outputs else y[..., :outputs]
-
-
-def _check_widths(gamma: Tensor | None, gate: Gate, rows: Rows) -> None:
-    """Kernels take widths on trust."""
-    middle = gate.first.shape[1]
-    inputs = middle if rows.edge is None else rows.edge.shape[1]
-    if rows.x.shape[-1] != inputs:
-        raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {rows.x.shape[-1]}")
-    assert gamma is None or gamma.shape == (len(gate.last), middle)
-    assert rows.edge is None or (len(rows.edge) == middle and rows.vertex is not None)
+    k, m, h, o = (_padded(width, n.x.dtype) for width in (n.x.shape[-1], middle, n.last.shape[1], len(n.last)))
+    return n._replace(
+        x=_pad(n.x, k),
+        scalar=n.scalar if n.scalar is None else n.scalar.contiguous(),
+        edge=_pad(n.edge, k, m),
+        vertex=_pad(n.vertex, m),
+        gamma=_pad(n.gamma, m, o),
+        first=_pad(n.first, m, h),
+        last=_pad(n.last, h, o),
+        **{name: _pad(getattr(n, name), h) for name in ("offset", "target", "source", "weight", "bias", "more")},
+        **{name: _pad(getattr(n, name), o) for name in ("last_bias", "outer_target", "outer_source")},
+    )
 
 
 def _padded(width: int, dtype: torch.dtype) -> int:
-    """The next multiple of two vectors: what kernels take at once."""
+    """The next multiple of two vectors: what C++ takes at once."""
     block = 64 // dtype.itemsize
     return -(-width // block) * block
 
 
-def _pad(x: Tensor | None, columns: int, rows: int | None = None) -> Tensor | None:
+def _pad(x: Any, columns: int, rows: int | None = None) -> Any:
     """Zeros on the right, and below."""
     if x is None:
         return None
@@ -153,56 +281,13 @@ def _pad(x: Tensor | None, columns: int, rows: int | None = None) -> Tensor | No
     return x.contiguous()
 
 
-class _Tensors(NamedTuple):
-    """The arguments of the kernel, in its order."""
-
-    x: Tensor
-    scalar: Tensor | None
-    edge: Tensor | None
-    vertex: Tensor | None
-    gamma: Tensor | None
-    first: Tensor
-    offset: Tensor
-    target: Tensor | None
-    source: Tensor | None
-    weight: Tensor
-    bias: Tensor
-    more: Tensor | None
-    last: Tensor
-    last_bias: Tensor
-    outer_target: Tensor | None
-    outer_source: Tensor | None
-    saved_edge: Tensor | None = None
-    saved_z: Tensor | None = None
-    saved_rho: Tensor | None = None
-
-    @property
-    def edges(self) -> tuple[int, ...]:
-        """(B, T, S)."""
-        return tuple(self.x.shape[:3] if self.scalar is None else self.scalar.shape)
-
-    def with_memory(self) -> _Tensors:
-        """The same with room for products that the backward pass reads."""
-        gamma = 0 if self.gamma is None else len(self.gamma)
-        dense = self.scalar is None
-        return self._replace(
-            saved_edge=None if self.edge is None else self.x.new_empty(*self.edges, len(self.edge)),
-            saved_z=self.x.new_empty(*self.edges, gamma + len(self.first)) if dense else None,
-            saved_rho=self.x.new_empty(*self.edges, gamma) if gamma else None,
-        )
-
-
-class _Options(NamedTuple):
-    channels: int
-    eps: float
-    drop: float
-    seed: int
-    flags: tuple[int, ...]
-    store: bool
-
-
-_SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
-_GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
+def _cut(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Without what `_pad` added."""
+    if x.shape == shape:
+        return x
+    if len(shape) > 1:
+        x = x[..., : shape[-2], :]
+    return x[..., : shape[-1]].contiguous()
 
 
 @cache
@@ -210,9 +295,10 @@ def _structures(dtype: torch.dtype) -> tuple[type[ctypes.Structure], type[ctypes
     """`Net` and `Gradients` of the C++ sources."""
     real = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}[dtype]
     sizes = ("B", "T", "S", "inputs", "middle", "hidden", "outputs", "channels")
+    pointers = (*_TENSORS, "saved_edge", "saved_z", "saved_rho")
     flags = ("symmetric", "canonical", "by_target", "reduce", "residual", "threads")
     fields: list[tuple[str, Any]] = [(n, ctypes.c_int64) for n in sizes]
-    fields += [(n, ctypes.c_void_p) for n in _Tensors._fields]
+    fields += [(n, ctypes.c_void_p) for n in pointers]
     fields += [("eps", real), ("drop", real), ("seed", ctypes.c_uint32), *((n, ctypes.c_int) for n in flags)]
     gradients = [(n, ctypes.c_void_p) for n in ("out", "x", "more", *_GATHERED, *_SUMS)]
     return (
@@ -225,56 +311,12 @@ def _address(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-def _arguments(t: _Tensors, o: _Options) -> ctypes.Structure:
-    outputs, hidden = t.last.shape
-    widths = t.x.shape[-1], t.first.shape[1], hidden, outputs, o.channels
-    numbers = o.eps, o.drop, o.seed, *o.flags, torch.get_num_threads()
-    return _structures(t.x.dtype)[0](*t.edges, *widths, *map(_address, t), *numbers)
-
-
-class _Net(torch.autograd.Function):
-    """`net` on padded, contiguous tensors."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, options = arguments
-        t = _Tensors(*tensors)
-        if options.store:
-            t = t.with_memory()
-        ctx.save_for_backward(*t)
-        ctx.options = options
-        batch, targets, sources = t.edges
-        reduce = options.flags[3]
-        if reduce:
-            out = t.x.new_zeros(batch, targets if reduce == 1 else sources, len(t.last))
-        else:
-            out = t.x.new_empty(*t.edges, len(t.last))
-        kernels.call("net_forward", t.x.dtype, _arguments(t, options), out)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        t = _Tensors(*ctx.saved_tensors)
-        found: dict[str, Tensor | None] = dict.fromkeys(t._fields)
-        if ctx.needs_input_grad[0]:
-            found["x"] = torch.empty_like(t.x) if t.scalar is None else torch.zeros_like(t.x)
-        if t.more is not None:
-            found["more"] = torch.empty_like(t.more)
-        for name in _GATHERED:
-            like = getattr(t, name)
-            found[name] = None if like is None else torch.zeros_like(like)
-        sums = {name: like for name in _SUMS if (like := getattr(t, name)) is not None}
-        zeros = t.x.new_zeros(sum(like.numel() for like in sums.values()))
-        for (name, like), part in zip(sums.items(), zeros.split([s.numel() for s in sums.values()]), strict=True):
-            found[name] = part.view_as(like)
-        grad = grad.contiguous()
-        gradients = _structures(t.x.dtype)[1](
-            grad.data_ptr(), *(_address(found[name]) for name in ("x", "more", *_GATHERED, *_SUMS))
-        )
-        kernels.call("net_backward", t.x.dtype, _arguments(t, ctx.options), gradients)
-        return (*list(found.values())[: len(ctx.needs_input_grad) - 1], None)
-
-
-# torch does not annotate `apply`.
-_apply: Callable[..., Tensor] = _Net.apply
+def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> ctypes.Structure:
+    """Arguments for C++ from those of the operator and from prepared ones."""
+    kept = iter(memory)
+    saved = [next(kept).data_ptr() if width else None for width in _memory_widths(n)]
+    outputs, hidden = p.last.shape
+    sizes = *n.edges, p.x.shape[-1], p.first.shape[1], hidden, outputs, len(n.offset)
+    seed = 0 if n.seed is None else int(n.seed)
+    numbers = n.eps, n.drop, seed, *n[19:24], torch.get_num_threads()
+    return _structures(n.x.dtype)[0](*sizes, *map(_address, p[:16]), *saved, *numbers)
