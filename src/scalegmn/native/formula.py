@@ -42,7 +42,6 @@ class Net(NamedTuple):
         by_target: See `vertex`.
         reduce: NONE, or the end to which y is summed: TARGET (B, T, outputs) or SOURCE (B, S, outputs).
         residual: Add x to y.
-        store: Keep products for the backward pass.
     """
 
     x: Tensor
@@ -69,7 +68,6 @@ class Net(NamedTuple):
     by_target: bool
     reduce: int
     residual: bool
-    store: bool
 
     @property
     def edges(self) -> tuple[int, ...]:

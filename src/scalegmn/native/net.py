@@ -73,97 +73,89 @@ def net(
 ) -> Tensor:
     r"""\((\Gamma m + a_t b_s) \odot \rho(m)\) on every edge, or its sum over sources or targets: see `Net`."""
     seed = torch.randint(2**31 - 1, ()) if gate.drop else None
-    store = len(gate.offset) > RECOMPUTE and torch.is_grad_enabled()
     x, scalar, edge, vertex, by_target = rows
     target, source, *outer = ends
     first, offset, weight, bias, last, last_bias, eps, symmetric, canonical, drop = gate
     y: Tensor = torch.ops.scalegmn.net.default(
         *(x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias, *outer),
-        *(seed, eps, drop, symmetric, canonical, by_target, _REDUCE[reduce], residual, store),
-    )[0]
+        *(seed, eps, drop, symmetric, canonical, by_target, _REDUCE[reduce], residual),
+    )
     return y
 
 
 _REDUCE: dict[Reduce, int] = {None: NONE, "target": TARGET, "source": SOURCE}
 
-
-# -- the operator --------------------------------------------------------------------------------------------------------
+# -- the operator ------------------------------------------------------------------------------------------------------
 
 _TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", bool: "bool", int: "int"}
 _SCHEMA = ", ".join(f"{_TYPES[kind]} {name}" for name, kind in get_type_hints(Net).items())
 _TENSORS = Net._fields[:16]
-# What the backward pass adds up over rows, in the order of `Gradients`.
-_SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
-_GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
-
-# The result comes first, then what is kept for the backward pass. Gradients come in the order of the arguments.
 _LIBRARY = torch.library.Library("scalegmn", "DEF")
-_LIBRARY.define(f"net({_SCHEMA}) -> Tensor[]")
+_LIBRARY.define(f"net({_SCHEMA}) -> Tensor")
+# Gradients come in the order of the arguments; `memory` is what the forward pass has kept, or nothing.
 _LIBRARY.define(f"net_backward(Tensor grad, Tensor[] memory, bool wants_x, {_SCHEMA}) -> Tensor[]")
 
 
-def _plain(*arguments: Any) -> list[Tensor]:
-    return [formula(Net(*arguments))]
+def _plain(*arguments: Any) -> Tensor:
+    return formula(Net(*arguments))
 
 
-def _forward(*arguments: Any) -> list[Tensor]:
+def _forward(*arguments: Any) -> Tensor:
     n = Net(*arguments)
-    return _native_forward(n) if kernels.usable(n.x) else [formula(n)]
+    return _native_forward(n, []) if kernels.usable(n.x) else formula(n)
 
 
-def _differentiable(*arguments: Any) -> Sequence[Tensor]:
-    x = arguments[0]
+def _differentiable(*arguments: Any) -> Tensor:
     # Functional transforms hand over tensors without memory.
-    if torch._C._are_functorch_transforms_active() or not kernels.usable(x):
-        return _plain(*arguments)
-    if torch.is_grad_enabled():
-        return list(_Net.apply(*arguments))  # type: ignore[no-untyped-call]
-    return _below(*arguments)
-
-
-def _below(*arguments: Any) -> list[Tensor]:
-    with torch._C._AutoDispatchBelowAutograd():
-        found: list[Tensor] = torch.ops.scalegmn.net.default(*arguments)
-    return found
+    if torch._C._are_functorch_transforms_active() or not kernels.usable(arguments[0]):
+        return formula(Net(*arguments))
+    y: Tensor = _Net.apply(*arguments)  # type: ignore[no-untyped-call]
+    return y
 
 
 class _Net(torch.autograd.Function):
     """The operator with its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        found = _below(*arguments)
-        ctx.save_for_backward(*arguments[:17], *found[1:])
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        memory: list[Tensor] = []
+        if _is_traced(arguments[0]):
+            with torch._C._AutoDispatchBelowAutograd():
+                out: Tensor = torch.ops.scalegmn.net.default(*arguments)
+        else:
+            n = Net(*arguments)
+            if len(n.offset) > RECOMPUTE and any(ctx.needs_input_grad):
+                memory = [n.x.new_empty(*n.edges, width) for width in _memory_widths(n) if width]
+            out = _native_forward(n, memory)
+        ctx.save_for_backward(*arguments[:17], *memory)
         ctx.numbers = arguments[17:]
-        ctx.mark_non_differentiable(*found[1:])
-        ctx.set_materialize_grads(False)
-        return tuple(found)
+        return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        tensors, memory = ctx.saved_tensors[:17], ctx.saved_tensors[17:]
-        arguments = Net(*tensors, *ctx.numbers)
-        if grad is None:
-            return (None,) * len(arguments)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        n, memory = Net(*ctx.saved_tensors[:17], *ctx.numbers), ctx.saved_tensors[17:]
         if torch.is_grad_enabled():
-            return _backward_of_formula(grad, arguments, ctx.needs_input_grad)
+            return _formula_backward(grad, n, ctx.needs_input_grad)
         wants_x = ctx.needs_input_grad[0]
-        found = iter(torch.ops.scalegmn.net_backward.default(grad, memory, wants_x, *arguments))
-        present = dict(zip(_differentiated(arguments, wants_x), found, strict=True))
-        return tuple(present.get(name) for name in Net._fields)
+        run = torch.ops.scalegmn.net_backward.default if _is_traced(grad) else _native_backward
+        found = dict(zip(_differentiated(n, wants_x), run(grad, memory, wants_x, *n), strict=True))
+        return tuple(found.get(name) for name in Net._fields)
 
 
-def _backward_of_formula(grad: Tensor, n: Net, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
+def _is_traced(x: Tensor) -> bool:
+    """Whether a compiler looks on, which must see operators only."""
+    return type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _formula_backward(grad: Tensor, n: Net, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again."""
-    wanted = [name for name, need in zip(Net._fields, needed, strict=True) if need]
-    inputs = [getattr(n, name) for name in wanted]
-    found = torch.autograd.grad(formula(n), inputs, grad, create_graph=True, allow_unused=True)
-    present = dict(zip(wanted, found, strict=True))
-    return tuple(present.get(name) for name in Net._fields)
+    wanted = [t for t, need in zip(n, needed, strict=True) if need]
+    found = iter(torch.autograd.grad(formula(n), wanted, grad, create_graph=True, allow_unused=True))
+    return tuple(next(found) if need else None for need in needed)
 
 
 def _differentiated(n: Net, wants_x: bool) -> list[str]:
-    found = [name for name in _TENSORS if name != "scalar" and getattr(n, name) is not None]
+    found = [name for name, t in zip(_TENSORS, n, strict=False) if t is not None and name != "scalar"]
     return found if wants_x else found[1:]
 
 
@@ -174,9 +166,9 @@ _LIBRARY.impl("net", _differentiable, "Autograd")
 
 
 @torch.library.register_fake("scalegmn::net", lib=_LIBRARY)
-def _fake_forward(*arguments: Any) -> list[Tensor]:
+def _fake_forward(*arguments: Any) -> Tensor:
     n = Net(*arguments)
-    return [n.x.new_empty(_result_shape(n)), *(n.x.new_empty(*n.edges, w) for w in _memory_widths(n) if w)]
+    return n.x.new_empty(*_result_shape(n), len(n.last))
 
 
 @torch.library.register_fake("scalegmn::net_backward", lib=_LIBRARY)
@@ -186,30 +178,24 @@ def _fake_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *argum
 
 
 def _result_shape(n: Net) -> tuple[int, ...]:
-    batch, targets, sources = n.edges
-    ends = {NONE: (targets, sources), TARGET: (targets,), SOURCE: (sources,)}[n.reduce]
-    return (batch, *ends, len(n.last))
-
-
-def _memory_widths(n: Net) -> tuple[int, int, int]:
-    """Widths of the products that the backward pass reads: E x, [Gamma m, A m] and rho; 0 where they are not kept."""
-    middle, outputs, hidden = (_padded(k, n.x.dtype) for k in (n.first.shape[1], *n.last.shape))
-    linear = 0 if n.gamma is None else outputs
-    if not n.store:
-        return 0, 0, 0
-    return 0 if n.edge is None else middle, 0 if n.scalar is not None else linear + hidden, linear
+    """(B, T, S), (B, T) or (B, S)."""
+    edges = n.edges
+    return edges if n.reduce == NONE else edges[:2] if n.reduce == TARGET else (edges[0], edges[2])
 
 
 # -- the implementation in C++ -----------------------------------------------------------------------------------------
 
+# What the backward pass adds up over rows, in the order of `Gradients`.
+_SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
+_GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
 
-def _native_forward(n: Net) -> list[Tensor]:
+
+def _native_forward(n: Net, memory: Sequence[Tensor]) -> Tensor:
     p = _prepared(n)
-    memory = [n.x.new_empty(*n.edges, width) for width in _memory_widths(n) if width]
-    shape = (*_result_shape(n)[:-1], len(p.last))
+    shape = *_result_shape(n), len(p.last)
     out = n.x.new_zeros(shape) if n.reduce else n.x.new_empty(shape)
     kernels.call("net_forward", n.x.dtype, _structure(n, p, memory), out)
-    return [_cut(out, _result_shape(n)), *memory]
+    return _cut(out, (*shape[:-1], len(n.last)))
 
 
 def _native_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arguments: Any) -> list[Tensor]:
@@ -238,30 +224,39 @@ def _native_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arg
 _LIBRARY.impl("net_backward", _native_backward, "CPU")
 
 
+def _memory_widths(n: Net) -> tuple[int, int, int]:
+    """Widths of the products that the backward pass can read: E x, [Gamma m, A m] and rho; 0 where there is none."""
+    middle, outputs, hidden = (_padded(width, n.x.dtype) for width in (n.first.shape[1], *n.last.shape))
+    linear = 0 if n.gamma is None else outputs
+    return 0 if n.edge is None else middle, 0 if n.scalar is not None else linear + hidden, linear
+
+
 def _prepared(n: Net) -> Net:
     """The same with tensors that C++ can read: checked, contiguous, and padded with zeros to whole vectors."""
-    middle = n.first.shape[1]
-    inputs = middle if n.edge is None else n.edge.shape[1]
-    if n.x.shape[-1] != inputs:
-        raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {n.x.shape[-1]}")
-    assert n.gamma is None or n.gamma.shape == (len(n.last), middle)
-    assert n.edge is None or (len(n.edge) == middle and n.vertex is not None)
-    like = n.x.dtype, n.x.device
+    x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias, *outer = n[:16]
+    middle = first.shape[1]
+    inputs = middle if edge is None else edge.shape[1]
+    if x.shape[-1] != inputs:
+        raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {x.shape[-1]}")
+    assert gamma is None or gamma.shape == (len(last), middle)
+    assert edge is None or (len(edge) == middle and vertex is not None)
+    dtype = x.dtype
     for t in n[1:16]:
-        if t is not None and (t.dtype, t.device) != like:
-            here, there = f"{n.x.dtype} on {n.x.device}", f"{t.dtype} on {t.device}"
+        if t is not None and (t.dtype is not dtype or not t.is_cpu):
+            here, there = f"{dtype} on {x.device}", f"{t.dtype} on {t.device}"
             raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
-    k, m, h, o = (_padded(width, n.x.dtype) for width in (n.x.shape[-1], middle, n.last.shape[1], len(n.last)))
-    return n._replace(
-        x=_pad(n.x, k),
-        scalar=n.scalar if n.scalar is None else n.scalar.contiguous(),
-        edge=_pad(n.edge, k, m),
-        vertex=_pad(n.vertex, m),
-        gamma=_pad(n.gamma, m, o),
-        first=_pad(n.first, m, h),
-        last=_pad(n.last, h, o),
-        **{name: _pad(getattr(n, name), h) for name in ("offset", "target", "source", "weight", "bias", "more")},
-        **{name: _pad(getattr(n, name), o) for name in ("last_bias", "outer_target", "outer_source")},
+    k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, last.shape[1], len(last)))
+    return Net(
+        _pad(x, k),
+        None if scalar is None else scalar.contiguous(),
+        _pad(edge, k, m),
+        _pad(vertex, m),
+        _pad(gamma, m, o),
+        _pad(first, m, h),
+        *(_pad(t, h) for t in (offset, target, source, weight, bias, more)),
+        _pad(last, h, o),
+        *(_pad(t, o) for t in (last_bias, *outer)),
+        *n[16:],
     )
 
 
@@ -313,10 +308,12 @@ def _address(x: Tensor | None) -> int | None:
 
 def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> ctypes.Structure:
     """Arguments for C++ from those of the operator and from prepared ones."""
-    kept = iter(memory)
-    saved = [next(kept).data_ptr() if width else None for width in _memory_widths(n)]
+    saved: list[int | None] = [None] * 3
+    if memory:
+        kept = iter(memory)
+        saved = [next(kept).data_ptr() if width else None for width in _memory_widths(n)]
     outputs, hidden = p.last.shape
     sizes = *n.edges, p.x.shape[-1], p.first.shape[1], hidden, outputs, len(n.offset)
     seed = 0 if n.seed is None else int(n.seed)
-    numbers = n.eps, n.drop, seed, *n[19:24], torch.get_num_threads()
+    numbers = n.eps, n.drop, seed, *n[19:], torch.get_num_threads()
     return _structures(n.x.dtype)[0](*sizes, *map(_address, p[:16]), *saved, *numbers)
