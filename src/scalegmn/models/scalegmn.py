@@ -112,7 +112,7 @@ class ScaleGMN(InvariantModel):
         self.body.measure(training)
 
     def embed_one(self, networks: Networks) -> Tensor:
-        y: Tensor = self.readout(*self.body(networks, self.readout.needs))
+        y: Tensor = self.readout(self.body(networks))
         return y
 
     def read(self, embedding: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class ScaleGMNEditor(Editor):
         super().prepare(training)
 
     def direction(self, networks: Networks) -> Tensor:
-        y: Tensor = self.head(networks, *self.body(networks, self.head.needs), self.body.init.kernels)
+        y: Tensor = self.head(networks, self.body(networks), self.body.init.kernels)
         return y
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
@@ -20,8 +20,6 @@ from torch.nn import functional as F
 from ..errors import ScaleGMNError
 from . import library as kernels
 from .formula import NONE, SOURCE, TARGET, Net, formula
-
-Reduce = Literal["target", "source"] | None
 
 RECOMPUTE = 32
 """Up to this width the backward pass computes products again; above it they are stored, which is faster."""
@@ -43,7 +41,7 @@ class Gate(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a net is applied to. Names are those of `Net`."""
+    """What a net is applied to. Names are those of `Net`; with `by_target`, scalars multiply x (B, T, k) of the targets."""
 
     x: Tensor
     scalar: Tensor | None = None
@@ -66,24 +64,26 @@ def net(
     gate: Gate,
     rows: Rows,
     ends: Ends = Ends(),  # noqa: B008
-    *,
     more: Tensor | None = None,
-    reduce: Reduce = None,
+    *,
+    reduce: int = NONE,
     residual: bool = False,
 ) -> Tensor:
     r"""\((\Gamma m + a_t b_s) \odot \rho(m)\) on every edge, or its sum over sources or targets: see `Net`."""
-    seed = torch.randint(2**31 - 1, ()) if gate.drop else None
     x, scalar, edge, vertex, by_target = rows
-    target, source, *outer = ends
+    target, source, outer_target, outer_source = ends
+    if scalar is not None and by_target:
+        # The same edges, seen from the other end.
+        assert reduce != NONE
+        scalar, by_target, reduce = scalar.transpose(1, 2), False, TARGET + SOURCE - reduce
+        target, source, outer_target, outer_source = source, target, outer_source, outer_target
     first, offset, weight, bias, last, last_bias, eps, symmetric, canonical, drop = gate
-    y: Tensor = torch.ops.scalegmn.net.default(
-        *(x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias, *outer),
-        *(seed, eps, drop, symmetric, canonical, by_target, _REDUCE[reduce], residual),
-    )
+    seed = torch.randint(2**31 - 1, ()) if drop else None
+    tensors = x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias
+    numbers = eps, drop, symmetric, canonical, by_target, reduce, residual
+    y: Tensor = torch.ops.scalegmn.net.default(*tensors, outer_target, outer_source, seed, *numbers)
     return y
 
-
-_REDUCE: dict[Reduce, int] = {None: NONE, "target": TARGET, "source": SOURCE}
 
 # -- the operator ------------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from .edges import dense
 from .encoding import Kernels
-from .layers import Key, States, Style, pairing
+from .layers import Style, pairing
 from .message import VertexInvariant
 from .mlp import MLP
 from .scale import ScaleEquivariant
+from .states import States
 from .symmetry import Symmetry
 
 ReadoutKind = Literal["all", "output", "input+output"]
@@ -84,15 +84,9 @@ class Readout(nn.Module):
     def extra_repr(self) -> str:
         return f"neurons: {self.kind}"
 
-    def needs(self, symmetry: Symmetry) -> set[Key]:
-        """The states that are read."""
-        last = len(symmetry.architecture.layers) - 1
-        layers = {"all": range(last + 1), "output": [last], "input+output": [0, last]}[self.kind]
-        found: set[Key] = {("x", i) for i in layers}
-        return found | {("d", i) for i in layers} if self.duals else found
-
-    def forward(self, symmetry: Symmetry, states: States) -> Tensor:
+    def forward(self, states: States) -> Tensor:
         """The invariant embedding, of the width of the last hidden layer."""
+        symmetry = states.symmetry
         last = len(symmetry.architecture.layers) - 1
         parts = [self._end(states, last, self.sizes[1])]
         if self.kind != "output":
@@ -106,7 +100,7 @@ class Readout(nn.Module):
 
     def _end(self, states: States, layer: int, size: int) -> Tensor:
         """All neurons of the input or the output in a row, padded with zeros to the largest."""
-        x = torch.cat([states.x[layer], states.d[layer]], -1) if self.duals else states.x[layer]
+        x = torch.cat([states.x(layer), states.d(layer)], -1) if self.duals else states.x(layer)
         return self._padded(x, size)
 
     @staticmethod
@@ -116,15 +110,15 @@ class Readout(nn.Module):
     def _deep_sets(self, symmetry: Symmetry, states: States) -> Tensor:
         found = []
         for i in range(1, len(symmetry.architecture.layers) - 1):
-            x = states.x[i]
+            x = states.x(i)
             if self.duals:
-                d = states.d[i]
+                d = states.d(i)
                 y = self.invariant(symmetry, i, [x, d], [pairing(x, d)])
             else:
                 y = self.invariant(symmetry, i, [x])
             found.append(y.mean(1) if self.aggregate == "mean" else y.sum(1))
         if not found:
-            last = states.x[len(symmetry.architecture.layers) - 1]
+            last = states.x(len(symmetry.architecture.layers) - 1)
             return last.new_zeros(last.shape[0], self.sets.first.in_features)
         pooled: Tensor = self.sets(torch.stack(found).sum(0))
         return pooled
@@ -150,24 +144,19 @@ class ParameterHead(nn.Module):
     def extra_repr(self) -> str:
         return f"copies: {self.copies}"
 
-    def needs(self, symmetry: Symmetry) -> set[Key]:
-        """All edges, and every layer with a bias."""
-        a = symmetry.architecture
-        edges: set[Key] = {("e", s.index) for s in a.segments if s.kind == "weight"}
-        return edges | {("x", s.index) for s in a.segments if s.kind == "bias"}
-
-    def forward(self, networks: Networks, symmetry: Symmetry, states: States, kernels: Kernels) -> Tensor:
+    def forward(self, networks: Networks, states: States, kernels: Kernels) -> Tensor:
         """(B, copies, P)."""
+        symmetry = states.symmetry
         a = networks.architecture
         parts = []
         for s in a.segments:
             if s.kind == "weight":
-                e = self.weight(symmetry.edge_group(s.index), dense(states.e[s.index]))
+                e = self.weight(symmetry.edge_group(s.index), states.e(s.index).dense())
                 # A head that answers in units of typical weights: the gain undoes what `Kernels` multiplied by.
                 e = e.unflatten(-1, (self.copies, kernels.size)) / kernels.gain[s.index].to(e)
                 value = kernels.crop(a.connections[s.index], e).movedim(-2, 1).flatten(2)
             elif s.kind == "bias":
-                x = states.x[s.index]
+                x = states.x(s.index)
                 y = self.bias(symmetry.groups[s.index], x) if symmetry.is_hidden(s.index) else self.output_bias(x)
                 value = y.movedim(-1, 1)
             else:
