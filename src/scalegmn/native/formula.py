@@ -5,8 +5,8 @@ On the edges of a block, or on vertices (edges with one source each), with \(m =
 \[ y = (\Gamma m + a_t b_s) \odot \rho(m), \quad
    \rho(m) = W \, \mathrm{drop}(\mathrm{silu}(\mathrm{LN}(p + z)) + \mathrm{silu}(\mathrm{LN}(p - z))) + c, \]
 
-where \(z = A m\), or \(A m / \|m\|\) if canonical, and \(p\) is an offset with contexts of both ends. The second term is
-there if signs are removed. Every part but \(\rho\) may be missing.
+where \(z = A m\), or \(A m / \|m\|\) if canonical, and \(p\) is an offset with contexts of both ends. The second term
+is there if signs are removed. Every part but \(\rho\) may be missing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 r"""The operator `scalegmn::net`: a scale equivariant net on all edges of a connection, or on all vertices, in one step.
 
-`formula.py` says what it computes; that runs on every device, in every type, under autocast, functional transforms and
-second derivatives. On the CPU `net.cpp` computes the same: two linear maps of one vector are one product, symmetrisation
-applies the last map to the sum, LayerNorm's centring is folded into the weights before it, and some rows at a time go
-through the whole net, so that what lies between the products never leaves the cache. Who calls never asks which it is.
+`formula.py` says what it computes; that runs on every device, in every type, and for autocast, functional transforms and
+second derivatives. On the CPU `net.cpp` computes the same: two linear maps of one vector are one product,
+symmetrisation applies the last map to the sum, LayerNorm's centring is folded into the weights before it, and some rows
+at a time go through the whole net, so that what lies between the products never leaves the cache. Who calls never asks
+which of the two it is.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Gate(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a net is applied to. Names are those of `Net`; with `by_target`, scalars multiply x (B, T, k) of the targets."""
+    """What a net is applied to. Names are those of `Net`; scalars `by_target` multiply vectors of targets (B, T, k)."""
 
     x: Tensor
     scalar: Tensor | None = None
@@ -133,7 +134,8 @@ class _Net(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        n, memory = Net(*ctx.saved_tensors[:17], *ctx.numbers), ctx.saved_tensors[17:]
+        saved = ctx.saved_tensors
+        n, memory = Net(*saved[:17], *ctx.numbers), saved[17:]
         if torch.is_grad_enabled():
             return _formula_backward(grad, n, ctx.needs_input_grad)
         wants_x = ctx.needs_input_grad[0]
@@ -149,7 +151,7 @@ def _is_traced(x: Tensor) -> bool:
 
 def _formula_backward(grad: Tensor, n: Net, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again."""
-    wanted = [t for t, need in zip(n, needed, strict=True) if need]
+    wanted = [t for t, need in zip(n, needed, strict=True) if need and isinstance(t, Tensor)]
     found = iter(torch.autograd.grad(formula(n), wanted, grad, create_graph=True, allow_unused=True))
     return tuple(next(found) if need else None for need in needed)
 
@@ -165,16 +167,18 @@ _LIBRARY.impl("net", _forward, "CPU")
 _LIBRARY.impl("net", _differentiable, "Autograd")
 
 
-@torch.library.register_fake("scalegmn::net", lib=_LIBRARY)
 def _fake_forward(*arguments: Any) -> Tensor:
     n = Net(*arguments)
     return n.x.new_empty(*_result_shape(n), len(n.last))
 
 
-@torch.library.register_fake("scalegmn::net_backward", lib=_LIBRARY)
 def _fake_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arguments: Any) -> list[Tensor]:
     n = Net(*arguments)
     return [grad.new_empty(getattr(n, name).shape) for name in _differentiated(n, wants_x)]
+
+
+torch.library.register_fake("scalegmn::net", _fake_forward, lib=_LIBRARY)
+torch.library.register_fake("scalegmn::net_backward", _fake_backward, lib=_LIBRARY)
 
 
 def _result_shape(n: Net) -> tuple[int, ...]:
@@ -246,18 +250,10 @@ def _prepared(n: Net) -> Net:
             here, there = f"{dtype} on {x.device}", f"{t.dtype} on {t.device}"
             raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
     k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, last.shape[1], len(last)))
-    return Net(
-        _pad(x, k),
-        None if scalar is None else scalar.contiguous(),
-        _pad(edge, k, m),
-        _pad(vertex, m),
-        _pad(gamma, m, o),
-        _pad(first, m, h),
-        *(_pad(t, h) for t in (offset, target, source, weight, bias, more)),
-        _pad(last, h, o),
-        *(_pad(t, o) for t in (last_bias, *outer)),
-        *n[16:],
-    )
+    vectors = _pad(x, k), None if scalar is None else scalar.contiguous(), _pad(edge, k, m), _pad(vertex, m)
+    gate = [_pad(t, h) for t in (offset, target, source, weight, bias, more)]
+    results = _pad(last, h, o), *(_pad(t, o) for t in (last_bias, *outer))
+    return Net._make((*vectors, _pad(gamma, m, o), _pad(first, m, h), *gate, *results, *n[16:]))
 
 
 def _padded(width: int, dtype: torch.dtype) -> int:

@@ -108,7 +108,10 @@ class MessagePassing(nn.Module):
         states: States = Start(self, networks)
         for layer in self.layers:
             assert isinstance(layer, GraphLayer)
-            states = Iteration(layer, states) if self._compiled is None else self._compiled(layer, _dense(states, self.backward))
+            if self._compiled is None:
+                states = Iteration(layer, states)
+            else:
+                states = self._compiled(layer, _dense(states, self.backward))
         return states
 
     def compile_layers(self, *, backend: str | Callable[..., Any] = "inductor") -> None:

@@ -271,13 +271,12 @@ class DualInit(nn.Module):
         self, symmetry: Symmetry, layer: int, x: Tensor, position: Tensor, features: Sequence[Tensor]
     ) -> Tensor:
         """Of one layer (B, n, h), with its first states, encodings and gradients."""
+        d = torch.zeros_like(x)
         if not symmetry.is_hidden(layer):
             mlp = self.input if layer == 0 else self.output
-            d: Tensor = mlp(torch.cat([position.expand(*x.shape[:-1], -1), *features], -1))
-            return d
-        if self.vertex is None:
-            return torch.zeros_like(x)
-        d = self.vertex(symmetry.groups[layer], features[0], [position])
+            d = mlp(torch.cat([position.expand(*x.shape[:-1], -1), *features], -1))
+        elif self.vertex is not None:
+            d = self.vertex(symmetry.groups[layer], features[0], [position])
         return d
 
 

@@ -8,9 +8,9 @@ positive scales. `DualLayer` carries a second state d that moves as 1/q and flow
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,6 @@ from .scale import sum_of
 from .spec import Aggregate, SignRule
 from .states import States, kept
 from .symmetry import Way
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -173,12 +171,25 @@ class GraphLayer(nn.Module, ABC):
         outer = None if inverse is None else (step.old.x(c.target), inverse)
         invariants = step.invariant(c.target), step.invariant(c.source)
         along = self._along_edge(step, connection)
-        return self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
+        new: Edge = self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
+        return new
 
-    def _run(self, function: Callable[..., T], *arguments: object) -> T:
+    def _updated(
+        self,
+        update: Update,
+        old: States,
+        layer: int,
+        states: Sequence[Tensor],
+        products: Sequence[Tensor] = (),
+        companions: Sequence[Tensor] = (),
+    ) -> Tensor:
+        contexts = [old.positions[layer], *products] if self.style.positions else products
+        x: Tensor = self._run(update, old.symmetry, layer, states, contexts, companions)
+        return x
+
+    def _run(self, function: nn.Module, *arguments: object) -> Any:
         if self.style.checkpointing and self.training:
-            y: T = checkpoint(function, *arguments, use_reentrant=False)
-            return y
+            return checkpoint(function, *arguments, use_reentrant=False)
         return function(*arguments)
 
     def _widths(self) -> tuple[list[int], list[int]]:
@@ -197,9 +208,6 @@ class GraphLayer(nn.Module, ABC):
             sign=self.style.sign,
             dropout=self.style.dropout,
         )
-
-    def _along_vertex(self, old: States, layer: int) -> list[Tensor]:
-        return [old.positions[layer]] if self.style.positions else []
 
     def _along_edge(self, old: States, connection: int) -> list[Tensor]:
         if not self.style.positions:
@@ -251,7 +259,7 @@ class ForwardLayer(GraphLayer):
 
     def x(self, old: States, layer: int) -> Tensor:
         m = self.gather(old, layer, self.message, old.x, old.e)
-        return self._run(self.update, old.symmetry, layer, [old.x(layer), m], self._along_vertex(old, layer))
+        return self._updated(self.update, old, layer, [old.x(layer), m])
 
 
 class SharedLayer(GraphLayer):
@@ -276,7 +284,7 @@ class SharedLayer(GraphLayer):
         bw = self.gather(old, layer, self.backward_message, old.x, old.e, back=True)
         if not phi.is_identity:
             bw = bw * phi.derivative(self.lift(x))
-        return self._run(self.update, old.symmetry, layer, [x, fw, bw], self._along_vertex(old, layer))
+        return self._updated(self.update, old, layer, [x, fw, bw])
 
     def inverse(self, old: States, layer: int) -> Tensor:
         return old.x(layer)
@@ -296,7 +304,7 @@ class ReciprocalLayer(GraphLayer):
     def x(self, old: States, layer: int) -> Tensor:
         fw = self.gather(old, layer, self.message, old.x, old.e)
         bw = self.gather(old, layer, self.backward_message, old.x, old.r, back=True)
-        return self._run(self.update, old.symmetry, layer, [old.x(layer), fw, bw], self._along_vertex(old, layer))
+        return self._updated(self.update, old, layer, [old.x(layer), fw, bw])
 
     def r(self, step: Iteration, connection: int) -> Edge:
         return self._edge(step, connection, step.old.r(connection), self.backward_edge_update if self.edges else None)
@@ -321,8 +329,7 @@ class DualLayer(GraphLayer):
     def x(self, old: States, layer: int) -> Tensor:
         (x, d), products = self.vertex(old, layer)
         m = self.gather(old, layer, self.message, old.x, old.e)
-        contexts = [*self._along_vertex(old, layer), *products]
-        return self._run(self.update, old.symmetry, layer, [x, m], contexts, [d])
+        return self._updated(self.update, old, layer, [x, m], products, [d])
 
     def d(self, old: States, layer: int) -> Tensor:
         (x, d), products = self.vertex(old, layer)
@@ -330,8 +337,7 @@ class DualLayer(GraphLayer):
         phi = old.symmetry.phis[layer]
         if not phi.is_identity:
             m = m * phi.derivative(self.lift(x))
-        contexts = [*self._along_vertex(old, layer), *products]
-        return self._run(self.dual_update, old.symmetry, layer, [d, m], contexts, [x])
+        return self._updated(self.dual_update, old, layer, [d, m], products, [x])
 
     def vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         x, d = old.x(layer), old.d(layer)

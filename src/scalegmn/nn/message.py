@@ -101,11 +101,11 @@ class Update(nn.Module):
 
     def ignore(self, columns: slice) -> None:
         """Begin as if these entries of [x, m] were not there; training brings them in."""
-        maps = [self.hidden.gamma[0], self.input.first, self.output.first]
-        maps += [net.first[0] for net in self.hidden.invariant[0].of.values()]
+        maps = ("hidden.gamma.0.weight", ".first.0.weight", "input.first.weight", "output.first.weight")
         with torch.no_grad():
-            for linear in maps:
-                linear.weight[:, columns] = 0
+            for name, weight in self.named_parameters():
+                if name.endswith(maps):
+                    weight[:, columns] = 0
 
     def forward(
         self,

@@ -195,9 +195,9 @@ class ScaleInvariants(nn.Module):
 
     def __getitem__(self, group: Group) -> Invariant:
         """The net of `group`."""
-        net = self.of[group.name]
-        assert isinstance(net, Invariant)
-        return net
+        found = self.of[group.name]
+        assert isinstance(found, Invariant)
+        return found
 
 
 class ScaleEquivariant(nn.Module):
@@ -285,8 +285,8 @@ class ScaleEquivariant(nn.Module):
 class RescaleEquivariant(nn.Module):
     r"""A net of a vertex and an edge whose result is multiplied by the product of their multipliers.
 
-    \(\mathsf{ReScaleEq}(y, e) = \phi(\Gamma_y y) \odot \Gamma_e e\), where the lift \(\phi\) of the vertex's activation makes
-    y move as its post-activation.
+    \(\mathsf{ReScaleEq}(y, e) = \phi(\Gamma_y y) \odot \Gamma_e e\), where the lift \(\phi\) of the vertex's activation
+    makes y move as its post-activation.
 
     Law: g(a y, b e) = phi(a) b g(y, e) for all real a and b.
 
@@ -324,9 +324,9 @@ def start_linear(linear: nn.Module) -> None:
 def start_at_one(invariants: nn.Module) -> None:
     """Initialise invariant nets that multiply a state so that they begin around 1."""
     assert isinstance(invariants, ScaleInvariants)
-    for net in invariants.of.values():
-        assert isinstance(net, ScaleInvariant)
-        nn.init.ones_(net.last.bias)
+    for invariant in invariants.of.values():
+        assert isinstance(invariant, ScaleInvariant)
+        nn.init.ones_(invariant.last.bias)
 
 
 def sum_of(terms: Iterable[Tensor]) -> Tensor:
