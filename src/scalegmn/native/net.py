@@ -1,7 +1,7 @@
 r"""The operator `scalegmn::net`: a scale equivariant net on all edges of a connection, or on all vertices, in one step.
 
-`formula.py` says what it computes; that runs on every device, in every type, and for autocast, functional transforms and
-second derivatives. On the CPU `net.cpp` computes the same: two linear maps of one vector are one product,
+`formula.py` says what it computes; that runs on every device, in every type, and for autocast, functional transforms
+and second derivatives. On the CPU `net.cpp` computes the same: two linear maps of one vector are one product,
 symmetrisation applies the last map to the sum, LayerNorm's centring is folded into the weights before it, and some rows
 at a time go through the whole net, so that what lies between the products never leaves the cache. Who calls never asks
 which of the two it is.
@@ -110,6 +110,8 @@ def _differentiable(*arguments: Any) -> Tensor:
     # Functional transforms hand over tensors without memory.
     if torch._C._are_functorch_transforms_active() or not kernels.usable(arguments[0]):
         return formula(Net(*arguments))
+    if not torch.is_grad_enabled() and not _is_traced(arguments[0]):
+        return _native_forward(Net(*arguments), [])
     y: Tensor = _Net.apply(*arguments)  # type: ignore[no-untyped-call]
     return y
 
