@@ -262,7 +262,7 @@ class Oracle:
 
     def read(self, s: State, batch: int) -> Tensor:
         assert isinstance(self.model, InvariantModel)
-        readout, name = self.model.pool.one.readout, "pool.one.readout"
+        readout, name = self.model.pool.one, "pool.one"
         states = s.x if s.d is None else torch.cat([s.x, s.d], -1)
         last = len(self.a.layers) - 1
         parts = [self.row(states, last, readout.sizes[1], batch)]
@@ -288,12 +288,12 @@ class Oracle:
     def parameters(self, networks: Networks, s: State) -> Tensor:
         """f(theta): edges to weights, vertices to biases."""
         batch, copies = len(networks), self.model.copies
-        rho = s.e.new_zeros(len(s.e), self.p["write.readout.weight.gamma.0.weight"].shape[0])
+        rho = s.e.new_zeros(len(s.e), self.p["write.weight.gamma.0.weight"].shape[0])
         for g, which in self.edge_groups:
-            rho = rho.index_copy(0, which, self.scale_eq("write.readout.weight", g, s.e[which]))
+            rho = rho.index_copy(0, which, self.scale_eq("write.weight", g, s.e[which]))
         bias = self.on_vertices(
-            lambda g, v: self.scale_eq("write.readout.bias", g, s.x[v]),
-            lambda role, v: self.mlp("write.readout.output_bias", s.x[v]),
+            lambda g, v: self.scale_eq("write.bias", g, s.x[v]),
+            lambda role, v: self.mlp("write.output_bias", s.x[v]),
         )
         parts = []
         for segment in self.a.segments:
@@ -303,7 +303,7 @@ class Oracle:
                 w = rho[self.g.connection == segment.index].view(batch, -1, copies, *self.kernel)
                 height, width = kernel_shape(self.a.connections[segment.index])
                 top, left = (self.kernel[0] - height) // 2, (self.kernel[1] - width) // 2
-                w = w[..., top : top + height, left : left + width] / self.p["body.init.kernels.gain"][segment.index]
+                w = w[..., top : top + height, left : left + width]
                 parts.append(w.transpose(1, 2).flatten(2))
             else:
                 parts.append(networks.parameters.new_zeros(batch, copies, segment.size))
