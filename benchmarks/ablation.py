@@ -19,9 +19,9 @@ from scalegmn.models.bench import Case, siren
 from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.native import library as kernels
 from scalegmn.native import net as fused
+from scalegmn.native.formula import Edge
 from scalegmn.native.memory import keep_memory
 from scalegmn.nn.body import MessagePassing
-from scalegmn.nn.edges import Dense, Edge
 from scalegmn.nn.encoding import Init
 from scalegmn.nn.layers import Iteration
 from scalegmn.nn.states import States
@@ -50,7 +50,7 @@ def dense_edges() -> AbstractContextManager[object]:
     encode = Init.encode_edge
 
     def encode_edge(init: Init, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
-        return Dense(encode(init, symmetry, connection, w).dense())
+        return Edge(encode(init, symmetry, connection, w).dense())
 
     return mock.patch.object(Init, "encode_edge", encode_edge)
 

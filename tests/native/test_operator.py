@@ -16,8 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from scalegmn.core.networks import Networks
 from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.native import library as kernels
-from scalegmn.native.formula import NONE, SOURCE, TARGET, Net, formula, kept
-from scalegmn.native.net import RECOMPUTE, Ends, Gate, Rows, net
+from scalegmn.native.formula import NONE, SOURCE, TARGET, Edge, Net, formula, kept
+from scalegmn.native.net import RECOMPUTE, Ends, Gate, net
 
 compiled = pytest.mark.skipif(kernels.load() is None, reason="no compiler")
 B, T, S, K, H, OUT = 2, 3, 4, 5, 6, 5
@@ -36,11 +36,11 @@ GATE, DROPPING = gate(), gate(drop=0.5)
 GAMMA, MORE = draw(OUT, K, seed=10), draw(B, T, S, H, seed=11)
 FACTORS = draw(B, T, S, seed=12).detach()
 ROWS = {
-    "dense": Rows(draw(B, T, S, K, seed=13)),
-    "factored": Rows(draw(B, S, K, seed=14), FACTORS),
-    "factored by target": Rows(draw(B, T, K, seed=15), FACTORS, by_target=True),
-    "rescaled": Rows(draw(B, T, S, K, seed=13), edge=draw(K, K, seed=16), vertex=draw(B, S, K, seed=17)),
-    "rescaled by target": Rows(
+    "dense": Edge(draw(B, T, S, K, seed=13)),
+    "factored": Edge(draw(B, S, K, seed=14), FACTORS),
+    "factored by target": Edge(draw(B, T, K, seed=15), FACTORS, by_target=True),
+    "rescaled": Edge(draw(B, T, S, K, seed=13), edge=draw(K, K, seed=16), vertex=draw(B, S, K, seed=17)),
+    "rescaled by target": Edge(
         draw(B, T, S, K, seed=13), edge=draw(K, K, seed=16), vertex=draw(B, T, K, seed=18), by_target=True
     ),
 }
