@@ -14,27 +14,35 @@ from unittest import mock
 
 from torch import Tensor
 
+from scalegmn.core.networks import Networks
 from scalegmn.models.bench import Case, siren
 from scalegmn.models.scalegmn import ScaleGMNSpec
 from scalegmn.native import library as kernels
 from scalegmn.native import net as fused
+from scalegmn.native.formula import Edge
 from scalegmn.native.memory import keep_memory
-from scalegmn.nn.body import MessagePassing, _everything
-from scalegmn.nn.edges import Edge, Factored
+from scalegmn.nn.body import MessagePassing
 from scalegmn.nn.encoding import Init
-from scalegmn.nn.layers import Key
+from scalegmn.nn.layers import Iteration
+from scalegmn.nn.states import States
 from scalegmn.nn.symmetry import Symmetry
 
 
 def all_states() -> AbstractContextManager[object]:
     """Every iteration computes every state, also those that nothing reads; without edges in the last one."""
+    forward = MessagePassing.forward
 
-    def plan(body: MessagePassing, symmetry: Symmetry, wanted: set[Key]) -> list[set[Key]]:
-        found = [_everything(symmetry, body.backward) for _ in body.layers]
-        found[-1] = {k for k in found[-1] if k[0] != "e"}
-        return found
+    def everything(body: MessagePassing, networks: Networks) -> States:
+        last = state = forward(body, networks)
+        while isinstance(state, Iteration):
+            for i in range(len(networks.architecture.layers)):
+                state.x(i)
+            for c in range(len(networks.architecture.connections) if state is not last else 0):
+                state.e(c)
+            state = state.old
+        return last
 
-    return mock.patch.object(MessagePassing, "_plan", plan)
+    return mock.patch.object(MessagePassing, "forward", everything)
 
 
 def dense_edges() -> AbstractContextManager[object]:
@@ -42,8 +50,7 @@ def dense_edges() -> AbstractContextManager[object]:
     encode = Init.encode_edge
 
     def encode_edge(init: Init, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
-        e = encode(init, symmetry, connection, w)
-        return e.dense() if isinstance(e, Factored) else e
+        return Edge(encode(init, symmetry, connection, w).dense())
 
     return mock.patch.object(Init, "encode_edge", encode_edge)
 

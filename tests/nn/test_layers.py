@@ -13,7 +13,7 @@ from torch import Tensor
 from scalegmn.audit import residual
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.transform import Transform
-from scalegmn.nn.edges import Dense, Edge, Factored
+from scalegmn.native.formula import Edge
 from scalegmn.nn.layers import DualLayer, ForwardLayer, GraphLayer, Iteration, ReciprocalLayer, SharedLayer, Style
 from scalegmn.nn.states import Given, States
 from scalegmn.nn.symmetry import Symmetry, edge_groups, vertex_groups
@@ -64,24 +64,23 @@ def random_states(a: Architecture, seed: int = 0) -> Given:
 
     def edges() -> dict[int, Edge]:
         sizes = [(a.layers[c.target].size, a.layers[c.source].size if c.dense else 1) for c in a.connections]
-        return {i: Dense(draw(*size)) for i, size in enumerate(sizes)}
+        return {i: Edge(draw(*size)) for i, size in enumerate(sizes)}
 
     x = {i: draw(layer.size) for i, layer in enumerate(a.layers)}
     d = {i: draw(layer.size) for i, layer in enumerate(a.layers)}
-    return Given(Symmetry.full(a), positions_of(a), x, d, edges(), edges())
+    return Given(Symmetry.full(a), positions_of(a), (x, d, edges(), edges()))
 
 
 def move(g: Transform, states: Given) -> Given:
     reciprocal = Transform(g.architecture, g.permutations, tuple(1 / s for s in g.scales))
-    x, d, e, r = states.all
-    return Given(
-        states.symmetry,
-        states.positions,
+    x, d, e, r = states.parts
+    moved = (
         {i: g.vertex(i, v) for i, v in x.items()},
         {i: g.dual(i, v) for i, v in d.items()},
-        {c: Dense(g.edge(c, v.dense())) for c, v in e.items()},
-        {c: Dense(reciprocal.edge(c, v.dense())) for c, v in r.items()},
+        {c: Edge(g.edge(c, v.dense())) for c, v in e.items()},
+        {c: Edge(reciprocal.edge(c, v.dense())) for c, v in r.items()},
     )
+    return Given(states.symmetry, states.positions, moved)
 
 
 def keys(flow: type[GraphLayer], a: Architecture) -> list[Key]:
@@ -100,8 +99,8 @@ def everything(flow: type[GraphLayer], states: States) -> Given:
     parts: dict[str, dict[int, Any]] = {kind: {} for kind in "xder"}
     for kind, i in keys(flow, states.symmetry.architecture):
         value = ask(states, (kind, i))
-        parts[kind][i] = Dense(value) if kind in "er" else value
-    return Given(states.symmetry, states.positions, *parts.values())
+        parts[kind][i] = Edge(value) if kind in "er" else value
+    return Given(states.symmetry, states.positions, tuple(parts.values()))  # type: ignore[arg-type]
 
 
 def largest_error(flow: type[GraphLayer], a: States, b: States) -> float:
@@ -206,7 +205,7 @@ def test_information_flows_the_way_it_should(flow: type[GraphLayer], name: str) 
     """What a layer's new vertex state depends on: sources in every flow, targets in those with backward messages."""
     a = SUBJECTS[name]
     states, middle = random_states(a), 2
-    x, d, _, _ = states.all
+    x, d, _, _ = states.parts
     for i in x:
         x[i].requires_grad_()
         d[i].requires_grad_()
@@ -222,7 +221,7 @@ def test_information_flows_the_way_it_should(flow: type[GraphLayer], name: str) 
 def test_dual_states_flow_backwards() -> None:
     a = SUBJECTS["relu"]
     states = random_states(a)
-    duals = states.all[1]
+    duals = states.parts[1]
     for d in duals.values():
         d.requires_grad_()
     Iteration(make(DualLayer, a), states).d(2).sum().backward()
@@ -234,14 +233,14 @@ def test_factored_edges_are_the_same_as_dense_ones(flow: type[GraphLayer], name:
     a = SUBJECTS[name]
     layer, states = make(flow, a), random_states(a)
     v = torch.randn(1, H, dtype=torch.float64, generator=generator(9))
-    x, d, *both = states.all
+    x, d, *both = states.parts
     factored = [
-        {c: Factored(e.dense()[..., 0], v) if a.connections[c].dense else e for c, e in edges.items()}
+        {c: Edge(v, e.dense()[..., 0]) if a.connections[c].dense else e for c, e in edges.items()}
         for edges in both
     ]
-    dense = [{c: Dense(e.dense()) for c, e in edges.items()} for edges in factored]
+    dense = [{c: Edge(e.dense()) for c, e in edges.items()} for edges in factored]
     found, expected = (
-        Iteration(layer, Given(states.symmetry, states.positions, x, d, *edges)) for edges in (factored, dense)
+        Iteration(layer, Given(states.symmetry, states.positions, (x, d, *edges))) for edges in (factored, dense)  # type: ignore[arg-type]
     )
     assert largest_error(flow, found, expected) < 1e-10
 

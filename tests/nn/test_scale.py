@@ -14,8 +14,7 @@ from torch import Tensor
 from scalegmn.core.activations import Phi
 from scalegmn.core.groups import GROUPS, Group, NonZeroScale, PositiveScale, Sign, Trivial
 from scalegmn.errors import ScaleGMNError
-from scalegmn.native.formula import inverse_norm
-from scalegmn.nn.edges import Dense, Factored
+from scalegmn.native.formula import Edge, inverse_norm
 from scalegmn.nn.scale import (
     RescaleEquivariant,
     ScaleEquivariant,
@@ -281,7 +280,7 @@ def test_rescale_equivariant_nets_multiply_all_multipliers(
     b = b.view(2, 4, 4)
 
     def rescale(y: Tensor, w: Tensor) -> Tensor:
-        e = Factored(w, v) if factored else Dense(Factored(w, v).dense())
+        e = Edge(v, w) if factored else Edge(Edge(v, w).dense())
         return net(y, e, lift=phi, by_target=by_target).dense()
 
     vertex = phi(a)[:, :, None] if by_target else phi(a)[:, None]
@@ -292,13 +291,13 @@ def test_rescale_equivariant_nets_are_the_product_of_two_linear_maps() -> None:
     net = RescaleEquivariant(2, 3, 6).double()
     y, e = normal(4, 5, 2, seed=0), normal(4, 7, 5, 3, seed=1)
     expected = torch.einsum("oi,oj,bsi,btsj->btso", net.vertex.weight, net.edge.weight, y, e)
-    torch.testing.assert_close(net(y, Dense(e)).dense(), expected)
+    torch.testing.assert_close(net(y, Edge(e)).dense(), expected)
 
 
 def test_a_lift_is_seen() -> None:
     """Negative control: without the lift, states of a cube's neurons do not move as its outputs."""
     net = RescaleEquivariant(3, 3, 5).double()
-    y, e = normal(2, 4, 3, seed=0), Dense(normal(2, 6, 4, 3, seed=1))
+    y, e = normal(2, 4, 3, seed=0), Edge(normal(2, 6, 4, 3, seed=1))
     assert error(net(2 * y, e).dense(), 8 * net(y, e).dense()) > 0.1
     assert error(net(2 * y, e, lift=Phi(3)).dense(), 8 * net(y, e, lift=Phi(3)).dense()) < 1e-12
 
@@ -307,10 +306,10 @@ def test_a_lift_is_seen() -> None:
 def test_edges_in_every_form_can_be_rescaled_and_doubled(by_target: bool) -> None:
     w, v, y = normal(2, 4, 4, seed=0), normal(1, 3, seed=1), normal(2, 4, 3, seed=2)
     net = RescaleEquivariant(3, 3, 3).double()
-    once = net(y, Factored(w, v), by_target=by_target)
-    for e in (Factored(w, v), once, net(y, Dense(once.dense()))):
+    once = net(y, Edge(v, w), by_target=by_target)
+    for e in (Edge(v, w), once, net(y, Edge(once.dense()))):
         assert e.edges == (2, 4, 4)
-        plain = Dense(e.dense())
+        plain = Edge(e.dense())
         for back in (False, True):
             found, expected = (net(y, m, by_target=back).dense() for m in (e, plain))
             torch.testing.assert_close(found, expected)

@@ -69,20 +69,56 @@ class Net(NamedTuple):
     reduce: int
     residual: bool
 
+
+class Edge(NamedTuple):
+    """Vectors (B, T, S, k) on the edges of a connection, in the form in which they came about.
+
+    The first edge state of a network without convolutions is a weight times a vector and stays so: linear maps of it
+    are maps of the vector alone. A product of vertex and edge states is computed by the nets, a few edges at a time.
+
+    Arguments:
+        x, scalar, edge, vertex: As in `Net`; with `scalar`, x may be one vector (1, k) for all.
+        by_target: Whether `vertex`, or x with `scalar`, belongs to the targets.
+
+    >>> Edge(torch.ones(1, 5), torch.ones(2, 3, 4)).dense().shape
+    torch.Size([2, 3, 4, 5])
+    """
+
+    x: Tensor
+    scalar: Tensor | None = None
+    edge: Tensor | None = None
+    vertex: Tensor | None = None
+    by_target: bool = False
+
     @property
-    def edges(self) -> tuple[int, ...]:
+    def edges(self) -> torch.Size:
         """(B, T, S)."""
-        return tuple(self.x.shape[:3] if self.scalar is None else self.scalar.shape)
+        return self.x.shape[:3] if self.scalar is None else self.scalar.shape
+
+    def dense(self) -> Tensor:
+        """The vectors as one tensor."""
+        end = -2 if self.by_target else -3
+        x = self.x if self.scalar is None else self.scalar.unsqueeze(-1) * self.x.unsqueeze(end)
+        x = x if self.edge is None else F.linear(x, self.edge)
+        return x if self.vertex is None else x * self.vertex.unsqueeze(end)
+
+    def rescaled(self, matrix: Tensor, vertex: Tensor, *, by_target: bool) -> Edge:
+        """States of the sources (B, S, m), or of the targets, times a linear map (m, k) of the vectors."""
+        if self.scalar is not None and (self.x.dim() == 2 or by_target == self.by_target):
+            return Edge(vertex * F.linear(self.x, matrix), self.scalar, by_target=by_target)
+        return Edge(self.dense(), None, matrix, vertex, by_target)
+
+    def doubled(self) -> Edge:
+        """The vectors added to themselves."""
+        return self._replace(x=2 * self.x)
 
 
 def formula(n: Net) -> Tensor:
     """The operator in plain torch operations."""
-    x = n.x if n.scalar is None else n.scalar.unsqueeze(-1) * n.x.unsqueeze(-3)
-    m = x if n.edge is None else F.linear(x, n.edge)
-    if n.vertex is not None:
-        m = m * (n.vertex.unsqueeze(-2) if n.by_target else n.vertex.unsqueeze(-3))
+    x = Edge(n.x, n.scalar)
+    m = Edge(x.dense(), None, n.edge, n.vertex, n.by_target).dense()
     outer = None if n.outer_target is None or n.outer_source is None else (n.outer_target, n.outer_source)
-    return gated(n.gamma, m, _rho(n, m), outer, n.reduce, x if n.residual else None)
+    return gated(n.gamma, m, _rho(n, m), outer, n.reduce, x.dense() if n.residual else None)
 
 
 def gated(

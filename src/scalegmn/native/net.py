@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from ..errors import ScaleGMNError
 from . import library as kernels
-from .formula import NONE, SOURCE, TARGET, Net, formula
+from .formula import NONE, SOURCE, TARGET, Edge, Net, formula
 
 RECOMPUTE = 32
 """Up to this width the backward pass computes products again; above it they are stored, which is faster."""
@@ -41,16 +41,6 @@ class Gate(NamedTuple):
     drop: float = 0.0
 
 
-class Rows(NamedTuple):
-    """What a net is applied to. Names are those of `Net`; scalars `by_target` multiply vectors of targets (B, T, k)."""
-
-    x: Tensor
-    scalar: Tensor | None = None
-    edge: Tensor | None = None
-    vertex: Tensor | None = None
-    by_target: bool = False
-
-
 class Ends(NamedTuple):
     """What the two ends of an edge add. Names are those of `Net`."""
 
@@ -63,7 +53,7 @@ class Ends(NamedTuple):
 def net(
     gamma: Tensor | None,
     gate: Gate,
-    rows: Rows,
+    edge: Edge,
     ends: Ends = Ends(),  # noqa: B008
     more: Tensor | None = None,
     *,
@@ -71,16 +61,18 @@ def net(
     residual: bool = False,
 ) -> Tensor:
     r"""\((\Gamma m + a_t b_s) \odot \rho(m)\) on every edge, or its sum over sources or targets: see `Net`."""
-    x, scalar, edge, vertex, by_target = rows
+    x, scalar, matrix, vertex, by_target = edge
     target, source, outer_target, outer_source = ends
     if scalar is not None and by_target:
         # The same edges, seen from the other end.
         assert reduce != NONE
         scalar, by_target, reduce = scalar.transpose(1, 2), False, TARGET + SOURCE - reduce
         target, source, outer_target, outer_source = source, target, outer_source, outer_target
+    if scalar is not None:
+        x = x.expand(scalar.shape[0], scalar.shape[2], -1)
     first, offset, weight, bias, last, last_bias, eps, symmetric, canonical, drop = gate
     seed = torch.randint(2**31 - 1, ()) if drop else None
-    tensors = x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias
+    tensors = x, scalar, matrix, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias
     numbers = eps, drop, symmetric, canonical, by_target, reduce, residual
     y: Tensor = torch.ops.scalegmn.net.default(*tensors, outer_target, outer_source, seed, *numbers)
     return y
@@ -128,7 +120,7 @@ class _Net(torch.autograd.Function):
         else:
             n = Net(*arguments)
             if len(n.offset) > RECOMPUTE and any(ctx.needs_input_grad):
-                memory = [n.x.new_empty(*n.edges, width) for width in _memory_widths(n) if width]
+                memory = [n.x.new_empty(*_edges(n), width) for width in _memory_widths(n) if width]
             out = _native_forward(n, memory)
         ctx.save_for_backward(*arguments[:17], *memory)
         ctx.numbers = arguments[17:]
@@ -183,9 +175,14 @@ torch.library.register_fake("scalegmn::net", _fake_forward, lib=_LIBRARY)
 torch.library.register_fake("scalegmn::net_backward", _fake_backward, lib=_LIBRARY)
 
 
+def _edges(n: Net) -> torch.Size:
+    """(B, T, S)."""
+    return n.x.shape[:3] if n.scalar is None else n.scalar.shape
+
+
 def _result_shape(n: Net) -> tuple[int, ...]:
     """(B, T, S), (B, T) or (B, S)."""
-    edges = n.edges
+    edges = _edges(n)
     return edges if n.reduce == NONE else edges[:2] if n.reduce == TARGET else (edges[0], edges[2])
 
 
@@ -311,7 +308,7 @@ def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> ctypes.Structure:
         kept = iter(memory)
         saved = [next(kept).data_ptr() if width else None for width in _memory_widths(n)]
     outputs, hidden = p.last.shape
-    sizes = *n.edges, p.x.shape[-1], p.first.shape[1], hidden, outputs, len(n.offset)
+    sizes = *_edges(n), p.x.shape[-1], p.first.shape[1], hidden, outputs, len(n.offset)
     seed = 0 if n.seed is None else int(n.seed)
     numbers = n.eps, n.drop, seed, *n[19:], torch.get_num_threads()
     return _structures(n.x.dtype)[0](*sizes, *map(_address, p[:16]), *saved, *numbers)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from .edges import Dense, Edge
+from ..native.formula import Edge
 from .encoding import DualInit, Init, Positions, reciprocal
 from .layers import DualLayer, ForwardLayer, GraphLayer, Iteration, ReciprocalLayer, SharedLayer, Style
 from .probes import Probes
@@ -174,36 +174,23 @@ class Start(States):
 
 
 def _iterate(layer: GraphLayer, old: Given) -> Given:
-    return _all(Iteration(layer, old), [*old.all[1]], [*old.all[3]])
-
-
-def _all(states: States, duals: Sequence[int], reciprocals: Sequence[int]) -> Given:
-    """Every state."""
-    layers, connections = range(len(states.positions)), range(len(states.symmetry.architecture.connections))
-    return Given(
-        states.symmetry,
-        states.positions,
-        {i: states.x(i) for i in layers},
-        {i: states.d(i) for i in duals},
-        {c: states.e(c) for c in connections},
-        {c: states.r(c) for c in reciprocals},
-        states.answers,
-    )
+    """Every state after one iteration."""
+    new = Iteration(layer, old)
+    x, d, e, r = old.parts
+    parts = {i: new.x(i) for i in x}, {i: new.d(i) for i in d}, {c: new.e(c) for c in e}, {c: new.r(c) for c in r}
+    return Given(old.symmetry, old.positions, parts, old.answers)
 
 
 def _dense(states: States, flow: Flow) -> Given:
     """Every state for the compiler: contiguous tensors, whose number of networks may change from call to call."""
     layers, connections = range(len(states.positions)), range(len(states.symmetry.architecture.connections))
-    found = _all(states, layers if flow == "dual" else (), connections if flow == "reciprocal" else ())
-    x, d, e, r = found.all
-    return Given(
-        *(states.symmetry, states.positions),
-        {k: _marked(v) for k, v in x.items()},
-        {k: _marked(v) for k, v in d.items()},
-        {k: Dense(_marked(v.dense())) for k, v in e.items()},
-        {k: Dense(_marked(v.dense())) for k, v in r.items()},
-        states.answers,
+    parts = (
+        {i: _marked(states.x(i)) for i in layers},
+        {i: _marked(states.d(i)) for i in layers if flow == "dual"},
+        {c: Edge(_marked(states.e(c).dense())) for c in connections},
+        {c: Edge(_marked(states.r(c).dense())) for c in connections if flow == "reciprocal"},
     )
+    return Given(states.symmetry, states.positions, parts, states.answers)
 
 
 def _marked(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from ..core.architecture import Architecture
 from ..core.doubles import double
 from ..core.groups import Group
 from ..core.networks import Networks
-from .edges import Dense, Edge, Factored
+from ..native.formula import Edge
 from .kernels import kernel_shape, largest, pad_kernel
 from .mlp import MLP
 from .scale import ScaleEquivariant, start_linear
@@ -206,9 +206,9 @@ class Init(nn.Module):
         """The first states of the edges of one connection, from weights (B, n_t, n_s, K)."""
         everywhere = symmetry.architecture.connections[connection].dense
         if everywhere and self.kernels.size == 1 and not w.requires_grad and self.edge_positions is None:
-            return Factored(w.squeeze(-1), self.edge.weight.T)
+            return Edge(self.edge.weight.T, w.squeeze(-1))
         e: Tensor = self.edge(w)
-        return Dense(e if self.edge_positions is None else e * (1 + self.edge_positions(symmetry, connection)))
+        return Edge(e if self.edge_positions is None else e * (1 + self.edge_positions(symmetry, connection)))
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..core.groups import Group
-from .edges import Edge
+from ..native.formula import Edge
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .scale import sum_of
 from .spec import Aggregate, SignRule

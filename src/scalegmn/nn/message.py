@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.groups import Group
-from ..native.formula import TARGET
-from .edges import Dense, Edge
+from ..native.formula import TARGET, Edge
 from .mlp import MLP
-from .scale import RescaleEquivariant, ScaleEquivariant, ScaleInvariants, start_at_one, start_linear
+from .scale import Product, RescaleEquivariant, ScaleEquivariant, ScaleInvariants, start_at_one, start_linear
 from .spec import SignRule
 from .symmetry import Symmetry, Way
 
@@ -227,4 +226,4 @@ class EdgeUpdate(nn.Module):
             lift = symmetry.phis[symmetry.architecture.connections[connection].source]
             outer = symmetry.outer(connection, self.outer[0](outer[0]), lift(self.outer[1](outer[1])))
         net = self.invariant[symmetry.edge_group(connection)]
-        return Dense(net.times(self.gamma.weight, e, along, outer=outer, residual=skip))
+        return Edge(net.times(Product(self.gamma.weight, e, along, outer=outer, residual=skip)))

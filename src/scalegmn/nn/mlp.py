@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..native.net import Gate, Rows, net
+from ..native.formula import Edge
+from ..native.net import Gate, net
 
 
 class MLP(nn.Module):
@@ -42,5 +43,5 @@ class MLP(nn.Module):
             *(self.first.weight, self.first.bias, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
             drop=self.dropout.p if self.training else 0.0,
         )
-        y = net(None, gate, Rows(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
+        y = net(None, gate, Edge(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
         return y.view(*x.shape[:-1], last.out_features)

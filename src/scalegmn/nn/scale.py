@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,9 @@ from torch import Tensor, nn
 from ..core.activations import Phi
 from ..core.groups import Group
 from ..errors import ScaleGMNError
-from ..native.formula import NONE, gated, inverse_norm
-from ..native.net import Ends, Gate, Rows, net
-from .edges import Dense, Edge, beside, ends
+from ..native.formula import NONE, Edge, gated, inverse_norm
+from ..native.net import Gate, net
+from .edges import beside, ends
 from .spec import SignRule
 
 
@@ -32,32 +33,38 @@ def unit(x: Tensor) -> Tensor:
     return x * inverse_norm(x)
 
 
+class Product(NamedTuple):
+    r"""\((\Gamma x + a_t b_s) \odot \mathsf{ScaleInv}(x, \dots, p)\) on every edge, or its sum to one end.
+
+    Arguments:
+        gamma: The matrix Gamma (outputs, k); without it the invariant alone.
+        x: Vectors on the edges.
+        contexts: Contexts p, broadcasting along the edges.
+        companions: Further vectors (B, n_t, n_s, k_i) that the invariant net sees.
+        outer: a (B, n_t, outputs) and b (B, n_s, outputs), if there are any.
+        reduce: NONE, or the end to which the result is summed: TARGET or SOURCE.
+        residual: Add x to the result.
+    """
+
+    gamma: Tensor | None
+    x: Edge
+    contexts: Sequence[Tensor] = ()
+    companions: Sequence[Tensor] = ()
+    outer: tuple[Tensor, Tensor] | None = None
+    reduce: int = NONE
+    residual: bool = False
+
+    def of(self, rho: Tensor, x: Tensor) -> Tensor:
+        """The product with given values of the invariant net, and x as a tensor."""
+        return gated(self.gamma, x, rho, self.outer, self.reduce, x if self.residual else None)
+
+
 class Invariant(nn.Module, ABC):
-    """A net that does not see multipliers from one group, and what it multiplies."""
+    """A net that does not see multipliers from one group: all that equations ask of it is a product."""
 
     @abstractmethod
-    def times(
-        self,
-        gamma: Tensor | None,
-        x: Edge,
-        contexts: Sequence[Tensor] = (),
-        companions: Sequence[Tensor] = (),
-        *,
-        outer: tuple[Tensor, Tensor] | None = None,
-        reduce: int = NONE,
-        residual: bool = False,
-    ) -> Tensor:
-        r"""\((\Gamma x + a_t b_s) \odot \mathsf{ScaleInv}(x, \dots, p)\) on every edge, or its sum to one end.
-
-        Arguments:
-            gamma: The matrix Gamma (outputs, k); without it the invariant alone.
-            x: Vectors on the edges.
-            contexts: Contexts p, broadcasting along the edges.
-            companions: Further vectors (B, n_t, n_s, k_i) that the net sees.
-            outer: a (B, n_t, outputs) and b (B, n_s, outputs), if there are any.
-            reduce: NONE, or the end to which the result is summed: TARGET or SOURCE.
-            residual: Add x to the result.
-        """
+    def times(self, p: Product) -> Tensor:
+        """The product."""
 
 
 class ScaleInvariant(Invariant):
@@ -115,38 +122,28 @@ class ScaleInvariant(Invariant):
     def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
         """Apply to vectors (..., n, k_i) and contexts (..., n, m_i)."""
         x, *others = map(beside, xs)
-        return _apart(self.times(None, Dense(x), list(map(beside, contexts)), others), xs[0])
+        return _apart(self.times(Product(None, Edge(x), list(map(beside, contexts)), others)), xs[0])
 
-    def times(
-        self,
-        gamma: Tensor | None,
-        x: Edge,
-        contexts: Sequence[Tensor] = (),
-        companions: Sequence[Tensor] = (),
-        *,
-        outer: tuple[Tensor, Tensor] | None = None,
-        reduce: int = NONE,
-        residual: bool = False,
-    ) -> Tensor:
+    def times(self, p: Product) -> Tensor:
         if self.group.signs and self.sign == "absolute":
-            m = x.dense()
-            rho = net(None, self._gate(), Rows(m.abs()), *self._along([c.abs() for c in companions], contexts, x))
-            return gated(gamma, m, rho, outer, reduce, m if residual else None)
-        ends, more = self._along(companions, contexts, x, outer)
-        return net(gamma, self._gate(), x.rows(), ends, more, reduce=reduce, residual=residual)
+            x = p.x.dense()
+            signless = Product(None, Edge(x.abs()), p.contexts, [c.abs() for c in p.companions])
+            return p.of(self._net(signless), x)
+        return self._net(p)
 
-    def _along(
-        self,
-        companions: Sequence[Tensor],
-        contexts: Sequence[Tensor],
-        x: Edge,
-        outer: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Ends, Tensor | None]:
-        """The linear maps of contexts, by the ends of edges, and those of canonical companions."""
-        maps = zip(list(self.first)[1:], companions, strict=True)
+    def _net(self, p: Product) -> Tensor:
+        contexts = [f(c) for f, c in zip(self.contexts, p.contexts, strict=True)]
+        maps = zip(list(self.first)[1:], p.companions, strict=True)
         more = [f(c) * inverse_norm(c) if self.group.scales else f(c) for f, c in maps]
-        mapped = [f(c) for f, c in zip(self.contexts, contexts, strict=True)]
-        return ends(mapped, x.edges, outer), sum_of(more) if more else None
+        return net(
+            p.gamma,
+            self._gate(),
+            p.x,
+            ends(contexts, p.x.edges, p.outer),
+            sum_of(more) if more else None,
+            reduce=p.reduce,
+            residual=p.residual,
+        )
 
     def _gate(self) -> Gate:
         first, norm, last = self.first[0], self.norm, self.last
@@ -260,7 +257,7 @@ class ScaleEquivariant(nn.Module):
         self, group: Group, x: Tensor, contexts: Sequence[Tensor] = (), companions: Sequence[Tensor] = ()
     ) -> Tensor:
         """Apply to vectors (..., n, inputs) of one group, with contexts (..., n, m_i)."""
-        y = self.on_edges(group, Dense(beside(x)), list(map(beside, contexts)), list(map(beside, companions)))
+        y = self.on_edges(group, Edge(beside(x)), list(map(beside, contexts)), list(map(beside, companions)))
         return _apart(y, x)
 
     def on_edges(
@@ -277,8 +274,8 @@ class ScaleEquivariant(nn.Module):
             assert isinstance(invariants, ScaleInvariants)
             assert isinstance(gamma, nn.Linear)
             end = reduce if gamma is self.gamma[-1] else NONE
-            y = invariants[group].times(gamma.weight, x, contexts, companions, reduce=end)
-            x = Dense(y)
+            y = invariants[group].times(Product(gamma.weight, x, contexts, companions, reduce=end))
+            x = Edge(y)
         return y
 
 

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from .edges import Edge
+from ..native.formula import Edge
 from .symmetry import Symmetry
 
 S = TypeVar("S", bound="States")
 T = TypeVar("T")
+Parts = tuple[Mapping[int, Tensor], Mapping[int, Tensor], Mapping[int, Edge], Mapping[int, Edge]]
 
 
 class States(ABC):
@@ -67,31 +68,23 @@ class Given(States):
 
     Arguments:
         symmetry, positions, answers: As in `States`.
-        x, d: Per layer.
-        e, r: Per connection.
+        parts: Vertex states, dual states, edge states and reciprocal edge states by index.
     """
 
     def __init__(
-        self,
-        symmetry: Symmetry,
-        positions: Sequence[Tensor],
-        x: Mapping[int, Tensor],
-        d: Mapping[int, Tensor],
-        e: Mapping[int, Edge],
-        r: Mapping[int, Edge],
-        answers: Tensor | None = None,
+        self, symmetry: Symmetry, positions: Sequence[Tensor], parts: Parts, answers: Tensor | None = None
     ) -> None:
         super().__init__(symmetry, positions, answers)
-        self.all = x, d, e, r
+        self.parts = parts
 
     def x(self, layer: int) -> Tensor:
-        return self.all[0][layer]
+        return self.parts[0][layer]
 
     def d(self, layer: int) -> Tensor:
-        return self.all[1][layer]
+        return self.parts[1][layer]
 
     def e(self, connection: int) -> Edge:
-        return self.all[2][connection]
+        return self.parts[2][connection]
 
     def r(self, connection: int) -> Edge:
-        return self.all[3][connection]
+        return self.parts[3][connection]

@@ -17,13 +17,11 @@ from torch import Tensor, nn
 
 from ..core.activations import Activation
 from ..core.groups import Group
-from ..native.formula import NONE, gated
 from ..nn.body import MessagePassing
-from ..nn.edges import Edge
 from ..nn.encoding import reciprocal
 from ..nn.layers import DualLayer, GraphLayer, ReciprocalLayer, SharedLayer
 from ..nn.message import EdgeUpdate, Message, Update
-from ..nn.scale import Invariant, ScaleEquivariant, ScaleInvariants, unit
+from ..nn.scale import Invariant, Product, ScaleEquivariant, ScaleInvariants, unit
 
 
 @dataclass(frozen=True)
@@ -90,19 +88,9 @@ class AnalyticInvariant(Invariant):
         y = self.function(xs)
         return (y + self.function([-x for x in xs])) / 2 if self.group.signs else y
 
-    def times(
-        self,
-        gamma: Tensor | None,
-        x: Edge,
-        contexts: Sequence[Tensor] = (),
-        companions: Sequence[Tensor] = (),
-        *,
-        outer: tuple[Tensor, Tensor] | None = None,
-        reduce: int = NONE,
-        residual: bool = False,
-    ) -> Tensor:
-        m = x.dense()
-        return gated(gamma, m, self([m, *companions]), outer, reduce, m if residual else None)
+    def times(self, p: Product) -> Tensor:
+        x = p.x.dense()
+        return p.of(self([x, *p.companions]), x)
 
 
 class Analytic(nn.Module):
