@@ -29,7 +29,7 @@ from ..errors import ScaleGMNError
 from ..files import alone, write_atomically
 from ..tasks import Task
 from ..zoo.store.zoo import Zoo
-from .recipe import Recipe, make_recipe
+from .recipe import Recipe, flat, make_recipe
 from .state import append_line, read_json, read_lines, write_json, write_lines, write_tensors
 
 _PACKAGES = ("torch", "numpy", "scipy", "safetensors")
@@ -93,7 +93,7 @@ class Run:
         return not names
 
     def _same(self, recipe: Recipe, zoo: Zoo) -> None:
-        old, new = _flat(self.recipe().to_dict()), _flat(recipe.to_dict())
+        old, new = flat(self.recipe().to_dict()), flat(recipe.to_dict())
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
                 raise ScaleGMNError(
@@ -169,10 +169,3 @@ def versions() -> dict[str, str]:
     """Of what the numbers of a run depend on."""
     found = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {"scalegmn": __version__, "python": platform.python_version(), "machine": platform.machine(), **found}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return found
