@@ -56,17 +56,23 @@ class Record:
     moved: float | None = None
 
 
-def write_record(folder: Path, experiment: Experiment, run: Run) -> Record:
-    """Make the record of a finished run."""
+def write_record(folder: Path, published: Path | None, experiment: Experiment, run: Run) -> Record:
+    """Make the record of a finished run.
+
+    Arguments:
+        folder: Of the records.
+        published: The collection that the networks came from, if any.
+        experiment: What was asked.
+        run: Where it was trained.
+    """
     results, config = run.results(), read_json(run.path / "config.json")
     dataset = experiment.dataset
     recipe = config["recipe"]
     zoo = open_zoo(recipe["zoo"], config["zoo"]["sha256"])
-    trained = load(run.path)
-    copies = trained.evaluate(zoo, "test", transform_seed=0)
+    copies = load(run.path).evaluate(zoo, "test", transform_seed=0)
     told = dict(config["zoo"])
-    if "collection" in zoo.arguments:
-        told["published"] = zoo.arguments["collection"]
+    if published is not None:
+        told["published"] = published.name
     if dataset.metric == "tau":
         told["tau_cap"] = tau_cap(copies.targets)
     record = Record(

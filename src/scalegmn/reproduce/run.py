@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..tasks import task_class
@@ -86,20 +87,30 @@ def perform(
             origin = "fitted by us" if source is None else f"published, from {source}"
             tell(f"{dataset.title}: {len(zoo):,} networks ({origin}), {len(here)} runs")
         settled = [settle(e, runs, lanes, watch) for e in here]
-        mine = {run_folder(e.name, e.recipe): e for e in settled}
-        recorded: set[str] = set()
+        _train(settled, runs, partial(write_record, results, source), lanes, watch)
 
-        def look(name: str, run: Run, mine: dict[str, Experiment] = mine, recorded: set[str] = recorded) -> None:
-            if watch is not None:
-                watch(name, run)
-            if run.finished and name not in recorded:
-                recorded.add(name)
-                write_record(results, mine[name], run)
 
-        for name in mine:
-            # Trained before, but its record is gone.
-            look(name, Run(runs / name))
-        train_all({name: e.recipe for name, e in mine.items()}, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
+def _train(
+    todo: Sequence[Experiment],
+    runs: Path,
+    record: Callable[[Experiment, Run], object],
+    lanes: int | None,
+    watch: Watch | None,
+) -> None:
+    named = {run_folder(e.name, e.recipe): e for e in todo}
+    recorded: set[str] = set()
+
+    def look(name: str, run: Run) -> None:
+        if watch is not None:
+            watch(name, run)
+        if run.finished and name not in recorded:
+            recorded.add(name)
+            record(named[name], run)
+
+    for name in named:
+        # Trained before, but its record is gone.
+        look(name, Run(runs / name))
+    train_all({name: e.recipe for name, e in named.items()}, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
 
 
 def settle(experiment: Experiment, runs: Path, lanes: int | None = None, watch: Watch | None = None) -> Experiment:

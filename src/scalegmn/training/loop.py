@@ -38,7 +38,6 @@ from .state import (
     weights_of,
 )
 
-PREPARE_NETWORKS = 4096
 # Validations in quick succession need no checkpoint each: what is lost is done again in a moment, and the same.
 SECONDS_BETWEEN_CHECKPOINTS = 2.0
 
@@ -154,7 +153,7 @@ class Trainer:
         """
         began = self._clock()
         generator = torch.Generator().manual_seed(seed_for(self.seed, PREPARE))
-        chosen = torch.randperm(len(self.stream.indices), generator=generator)[:PREPARE_NETWORKS]
+        chosen = torch.randperm(len(self.stream.indices), generator=generator)[: self.settings.prepare or None]
         networks = fetch(self.zoo, self.stream.indices[chosen]).networks
         self.model.prepare(listed(present(networks, self.recipe.canonical)))
         return self._clock() - began

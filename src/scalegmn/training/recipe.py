@@ -76,6 +76,7 @@ class Training(Table):
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
         move: Size of random affine maps of the inputs, for networks of coordinates: 0.1 turns, shifts and stretches
             the picture of a training network by up to a tenth.
+        prepare: How many training networks the model sees beforehand, to measure sizes or to pretrain; 0 means all.
         device: Where to train; `auto` takes a GPU if there is one.
         tensorboard: Whether to write TensorBoard files too.
     """
@@ -99,6 +100,7 @@ class Training(Table):
     augment_rate: PositiveFloat = 1.0
     noise: NonNegativeFloat = 0.0
     move: NonNegativeFloat = 0.0
+    prepare: NonNegativeInt = 4096
     device: str = "auto"
     tensorboard: bool = False
 
@@ -232,12 +234,12 @@ def _read_file(file: Path, path: str | Path) -> dict[str, Any]:
 def shipped() -> list[str]:
     """The names of the recipes and grids that come with the package.
 
-    Files called `common` are only to build on.
+    Files whose name starts with `common` are only to build on.
 
     >>> [name for name in shipped() if name.startswith("digits/scalegmn")]
     ['digits/scalegmn', 'digits/scalegmn-b', 'digits/scalegmn-no-probes']
     """
-    files = (path for path in RECIPES.rglob("*.toml") if path.stem != "common")
+    files = (path for path in RECIPES.rglob("*.toml") if not path.stem.startswith("common"))
     return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in files)
 
 
