@@ -99,6 +99,23 @@ def test_a_killed_command_is_resumed_by_the_command(digits: Zoo, whole: Path, tm
     assert same(weights(out), weights(whole))
 
 
+@pytest.mark.parametrize(("kind", "word"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM")])
+def test_an_interrupted_command_says_what_can_be_resumed(
+    digits: Zoo, tmp_path: Path, kind: signal.Signals, word: str
+) -> None:
+    recipe, out = tmp_path / "recipe.toml", tmp_path / f"run-{word}"
+    recipe.write_text(recipe_for(digits.path, epochs=10**6, checkpoint_every=2).to_toml())
+    command = [sys.executable, "-m", "scalegmn", "train", str(recipe), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not Run(out).trained:
+        time.sleep(0.005)
+    process.send_signal(kind)
+    said = process.communicate()[1].splitlines()
+    assert process.returncode == 130
+    assert said[-1] == "interrupted"
+    assert any(line == f"{out} is saved up to step {Run(out).saved_step()}; --resume continues there" for line in said)
+
+
 def test_two_processes_do_not_train_into_one_run(digits: Zoo, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(whole, out)

@@ -145,7 +145,11 @@ def _train(todo: Sequence[Experiment], place: Place, runs: Path, results: Path, 
             value = number(found["test"][found["metric"]], ".4f")
             note(f"{name}: {found['metric']} {value} after {found['seconds']:.0f} s")
 
-    perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
+    try:
+        perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
+    except KeyboardInterrupt:
+        note(f"{len(told)} of {len(todo)} runs are done; the same command continues")
+        raise
 
 
 def _show(data: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ class Record:
         zoo: Its number of networks and checksum; where it has them, the published collection that it came from and
             `tau_cap`, the tau that a perfect predictor without ties would have on the test networks.
         machine: Where.
-        moved: The value on randomly permuted and rescaled copies of the test networks.
+        transformed: The value on randomly permuted and rescaled copies of the test networks.
     """
 
     dataset: str
@@ -53,7 +53,7 @@ class Record:
     versions: dict[str, str]
     zoo: dict[str, Any]
     machine: dict[str, Any]
-    moved: float | None = None
+    transformed: float | None = None
 
 
 def write_record(folder: Path, published: Path | None, experiment: Experiment, run: Run) -> Record:
@@ -102,8 +102,12 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def _read(path: Path) -> Record:
+    values = read_json(path)
+    if "moved" in values:
+        # Its name in older records.
+        values["transformed"] = values.pop("moved")
     try:
-        return Record(**read_json(path))
+        return Record(**values)
     except TypeError as error:
         raise ScaleGMNError(f"{path}: not a record of a run ({error}); delete it and run again") from None
 

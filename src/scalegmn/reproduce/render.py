@@ -34,8 +34,8 @@ def table_data(
         `rows` with the `cells` of every method by dataset: `mean`, `std`, `values` by seed, `seconds`, `epochs`,
         `parameters`, and `paper` and `paper_std`, the published mean and deviation; cells without a run and without a
         published value are left out.
-        In a table of moved networks `before` has the mean on the networks as they were. `undefined` counts the runs
-        without a value, which the mean leaves out.
+        In a table of transformed networks `before` has the mean on the networks as they were. `undefined` counts the
+        runs without a value, which the mean leaves out.
         `figures` has the pictures that there are.
     """
     drawn = [f"{name}.png" for name in table.figures]
@@ -62,8 +62,8 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
     cell: dict[str, Any] = {}
     unit = DATASETS[dataset].unit
     plain = {r.seed: unit * r.value for r in records if r.value is not None}
-    copies = {r.seed: unit * r.moved for r in records if r.moved is not None and r.seed in plain}
-    shown = copies if table.moved else plain
+    copies = {r.seed: unit * r.transformed for r in records if r.transformed is not None and r.seed in plain}
+    shown = copies if table.transformed else plain
     known, values = [r for r in records if r.seed in shown], list(shown.values())
     if len(plain) < len(records):
         cell["undefined"] = len(records) - len(plain)
@@ -76,7 +76,7 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
             "epochs": statistics.fmean(r.epochs for r in known),
             "seconds": statistics.fmean(r.seconds for r in known),
         }
-        if table.moved:
+        if table.transformed:
             cell["before"] = statistics.fmean(plain[seed] for seed in copies)
     published = table.paper.get(dataset, {}).get(method)
     return cell if published is None else {**cell, "paper": published[0], "paper_std": published[1]}
@@ -182,10 +182,11 @@ def page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
 
 def _small() -> str:
     inr, cnn = (read_values(f"small/{kind}/common")["training"] for kind in ("inr", "cnn"))
+    minutes, fewer, epochs = inr["minutes"], cnn["minutes"], inr["epochs"]
     return f"""\
 Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
 and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
-{inr['minutes']:g} minutes of processor time ({cnn['minutes']:g} for CNNs) or {inr['epochs']} epochs, whichever ends first. All methods
+{minutes:g} minutes of processor time ({fewer:g} for CNNs) or {epochs} epochs, whichever ends first. All methods
 of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
 ScaleGMN-B). ScaleGMN, its variants and GMN have dropout, found with trials on MNIST and Fashion-MNIST (with probes),
 on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (on CNNs), and on MNIST and Fashion-MNIST

@@ -71,7 +71,7 @@ class Training(Table):
         checkpoint_every: Steps between checkpoints, besides one at every validation.
         precision: `mixed` computes in 16 bits where the device can.
         compile: Whether to compile the model, which takes a minute or more at the start.
-        augment: `scale` moves every training network along its scaling symmetry.
+        augment: `scale` applies a random scaling symmetry to every training network.
         augment_rate: Of the exponential distribution of positive scales.
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
         move: Size of random affine maps of the inputs, for networks of coordinates: 0.1 turns, shifts and stretches
