@@ -48,7 +48,8 @@ def reproduce(
     ],
     scale: Annotated[Scale, typer.Option(help="What two cores can carry, or the paper's size.")] = Scale.small,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds of every run (default: 1, and 3 at the paper's).", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Seeds of every run (default: 1; 3 at the paper's scale).", show_default=False),
     ] = None,
     methods: Annotated[str | None, typer.Option(help="Only these rows: a,b,...", show_default=False)] = None,
     datasets: Annotated[str | None, typer.Option(help="Only these columns: a,b,...", show_default=False)] = None,
@@ -91,16 +92,17 @@ def reproduce(
     from ..reproduce.records import read_records
     from ..reproduce.run import missing
     from ..reproduce.tables import chosen, table
-    from ..reproduce.zoos import Place
+    from ..reproduce.zoos import Place, caps
     from .progress import BuildProgress
 
     wanted = table(name)
     rows = chosen(methods, wanted.methods, "methods")
     columns = chosen(datasets, wanted.datasets, "datasets")
     folder = results / scale
+    place = Place(scale.value, (zoos / scale).resolve(), images, None, published)
     if not table_only:
         with BuildProgress("") as progress:
-            place = Place(scale.value, (zoos / scale).resolve(), images, progress, published)
+            place = replace(place, report=progress)
             if wanted.figures:
                 _draw(wanted, place, pictures)
             else:
@@ -111,7 +113,7 @@ def reproduce(
         write_atomically(page, render.page(folder, scale.value, pictures).encode())
         note(f"wrote {page}")
     shown = replace(wanted, methods=rows, datasets=columns)
-    data = render.table_data(shown, read_records(folder), scale.value, pictures)
+    data = render.table_data(shown, read_records(folder), scale.value, pictures, caps(columns, place))
     if as_json:
         print_json(data)
     elif as_markdown:
@@ -148,7 +150,7 @@ def _train(todo: Sequence[Experiment], place: Place, runs: Path, results: Path, 
     try:
         perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
     except KeyboardInterrupt:
-        note(f"{len(told)} of {len(todo)} runs are done; the same command continues")
+        note("finished runs have their records; the same command continues with the others")
         raise
 
 

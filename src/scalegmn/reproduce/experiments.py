@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..training.recipe import Recipe, make_recipe, override, read_values, shipped
@@ -168,6 +167,7 @@ def experiments(
         place: The scale, and where its zoos are.
         minutes: Of each run, instead of what the recipe says.
 
+    >>> from pathlib import Path
     >>> (found,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, Place("small", Path("zoos"), None))
     >>> found.recipe.zoo, found.recipe.model.name, found.recipe.training.minutes
     ('zoos/mnist', 'scalegmn', 4.0)

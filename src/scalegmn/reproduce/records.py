@@ -12,11 +12,11 @@ from typing import Any
 from ..core.schema import strict
 from ..errors import ScaleGMNError
 from ..inference.trained import load
-from ..tasks.regression import tau_cap
 from ..training.data import open_zoo
 from ..training.recipe import flat, make_recipe
 from ..training.run import Run
 from ..training.state import read_json, write_json
+from ..zoo.store.stats import tau_cap
 from .experiments import Experiment
 
 
@@ -74,7 +74,7 @@ def write_record(folder: Path, published: Path | None, experiment: Experiment, r
     if published is not None:
         told["published"] = published.name
     if dataset.metric == "tau":
-        told["tau_cap"] = tau_cap(copies.targets)
+        told["tau_cap"] = tau_cap(copies.targets.numpy())
     record = Record(
         dataset.name,
         experiment.method.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,17 @@ from .tables import TABLES, Table
 from .zoos import SMALL_CNNS, SMALL_SIZES, Scale
 
 _PAPER = """\
-The settings of the paper, and those that the authors of each peer published (docs/recipes.md). Published networks where a
-column says so, otherwise ours, fitted in the same way.
+The settings of the paper, and for peers those that their authors published (docs/recipes.md). Published networks where
+a table says so, otherwise ours.
+
 """
 _BETTER = {"accuracy": max, "tau": max, "mse": min}
 def table_data(
-    table: Table, records: Sequence[Record], scale: Scale, pictures: Path | None = None
+    table: Table,
+    records: Sequence[Record],
+    scale: Scale,
+    pictures: Path | None = None,
+    caps: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """A table as plain values.
 
@@ -29,6 +34,7 @@ def table_data(
         records: All that there are.
         scale: `small` or `paper`.
         pictures: The folder of the pictures of distributions.
+        caps: Largest taus by the checksum of a zoo, for records that do not tell.
 
     Returns:
         `rows` with the `cells` of every method by dataset: `mean`, `std`, `values` by seed, `seconds`, `epochs`,
@@ -50,7 +56,7 @@ def table_data(
         "table": table.name,
         "title": table.title,
         "scale": scale,
-        "datasets": [_column(name, used) for name in table.datasets],
+        "datasets": [_column(name, used, caps or {}) for name in table.datasets],
         "rows": rows,
         "figures": [name for name in drawn if pictures is not None and (pictures / name).is_file()],
         "machines": _distinct([r.machine for r in used]),
@@ -82,11 +88,12 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
     return cell if published is None else {**cell, "paper": published[0], "paper_std": published[1]}
 
 
-def _column(name: str, records: Sequence[Record]) -> dict[str, Any]:
+def _column(name: str, records: Sequence[Record], caps: Mapping[str, float]) -> dict[str, Any]:
     mine = [r for r in records if r.dataset == name]
     dataset, zoo = DATASETS[name], mine[0].zoo if mine else {}
     found = {"name": name, "title": dataset.title, "metric": dataset.metric, "zoo": dataset.zoo}
-    return {**found, "networks": zoo.get("networks"), "published": zoo.get("published"), "tau_cap": zoo.get("tau_cap")}
+    cap = zoo.get("tau_cap", caps.get(zoo.get("sha256", "")))
+    return {**found, "networks": zoo.get("networks"), "published": zoo.get("published"), "tau_cap": cap}
 
 
 def _distinct(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -191,7 +198,8 @@ of a table have the same settings of training, found with a few trials of ScaleG
 ScaleGMN-B). ScaleGMN, its variants and GMN have dropout, found with trials on MNIST and Fashion-MNIST (with probes),
 on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (on CNNs), and on MNIST and Fashion-MNIST
 without probes a narrower net on edges (`gate`), found on Fashion-MNIST; both together were worse on the validation
-split of CIFAR-10, which has neither. Peers have the defaults of docs/baselines.md. Test values of
+split of CIFAR-10, which has neither. Peers have the defaults of docs/baselines.md. The settings of every row are a
+recipe that `scalegmn train small/FOLDER/METHOD` trains too ([recipes.md](recipes.md)). Test values of
 the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs
 are moved, training networks are composed with small random affine maps of their inputs (`training.move`). Parameters
 are all that a model holds, also those of states that its readout cannot see. SVHN-GS is not the official set: its
@@ -209,6 +217,6 @@ def _preface(records: Sequence[Record], scale: Scale) -> str:
         "Written by `scalegmn reproduce` from the records in `results/`; not edited by hand.\n\n"
         f"{_small() if scale == 'small' else _PAPER}"
         "The test value at the best validation; mean ± standard deviation over seeds where there are several; in\n"
-        "brackets the published value, reached with far more networks and hours. The best of a column is bold.\n\n"
+        "brackets what was published, reached with far more networks and hours. The best of a column is bold.\n\n"
         f"Machine: {where}. Versions: {what}.\n"
     )

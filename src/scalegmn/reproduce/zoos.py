@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from ..zoo.imports.cnn_zoo import import_cnn_zoo
 from ..zoo.imports.inr import import_inr
 from ..zoo.inr.build import Fit, build_inr_zoo
 from ..zoo.store.combine import combine
+from ..zoo.store.stats import tau_cap
 from ..zoo.store.zoo import Zoo
 
 Scale = Literal["small", "paper"]
@@ -77,6 +78,18 @@ def open_zoo(name: str, place: Place) -> Zoo:
     if name in _CNNS:
         return import_cnn_zoo(source, path, activation=name.rpartition("-")[2])
     return import_inr(_KINDS[name], source, path, images=place.images if name == "mnist" else None)
+
+
+def caps(names: Iterable[str], place: Place) -> dict[str, float]:
+    """By the checksum of a zoo, the largest tau that ties allow on its test networks; of those that are here.
+
+    Arguments:
+        names: Of zoos.
+        place: Where they may be.
+    """
+    paths = [zoo_path(name, place) for name in names if name in _CNNS]
+    zoos = [Zoo.open(path) for path in paths if (path / "zoo.json").is_file()]
+    return {zoo.header["sha256"]: tau_cap(zoo.column("test_accuracy")[zoo.split("test")].numpy()) for zoo in zoos}
 
 
 def _inr(name: str, place: Place) -> Zoo:

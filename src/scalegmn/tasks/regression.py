@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,24 +14,6 @@ from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
 from ..zoo.store.zoo import Zoo
 from .base import Head, Task
-
-
-def tau_cap(targets: Tensor) -> float:
-    r"""The largest Kendall's tau that answers without ties can have on targets with ties.
-
-    \(\sqrt{1 - t / n_0}\) with t of the \(n_0\) pairs of targets equal: tau-b of a perfect order.
-
-    Arguments:
-        targets: Shape (B,).
-
-    >>> import torch
-    >>> round(tau_cap(torch.tensor([0.1, 0.2, 0.2, 0.3])), 4)
-    0.9129
-    """
-    count = len(targets)
-    ties = targets.unique(return_counts=True)[1].double()
-    pairs = count * (count - 1) / 2
-    return math.sqrt(1 - float((ties * (ties - 1) / 2).sum()) / pairs) if pairs else math.nan
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,8 @@ def _attached(source: Source, entries: list[Entry], images: Images) -> Tensor:
     for entry in entries:
         known = halves[entry.test]
         if not 0 <= entry.image_id < len(known):
-            raise ScaleGMNError(f"{source.where(entry.name)}: images: expected a number below {len(known):,} in its name")
+            where = source.where(entry.name)
+            raise ScaleGMNError(f"{where}: images: expected a number below {len(known):,} in its name")
         row = known[entry.image_id]
         if images.labels[row] != entry.label:
             raise ScaleGMNError(
@@ -220,7 +221,7 @@ def _dws_entry(source: Source, kind: str, name: str, split: str) -> Entry:
         return Entry(name, label, split, int(match[3]), 0, match[1] == "testing")
     if kind == "mnist-inr":
         raise ScaleGMNError(
-            f"{source.where(name)}: expected mnist_png_<training or testing>_<label>_<id>.../checkpoints/model_final.pth"
+            f"{source.where(name)}: expected mnist_png_<training or testing>_<label>_<id>/checkpoints/model_final.pth"
         )
     return Entry(name, -1, split, -1, 0)
 
