@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog=examples(
         "scalegmn sweep digits/scalegmn --grid training.lr=1e-3,1e-4 --grid model.width=32,64 --seeds 3",
-        "scalegmn sweep paper/mnist --grid grids/inr-classification --sample 20 --ray local",
+        "scalegmn sweep paper/mnist/scalegmn --grid grids/inr-classification --sample 20 --ray local",
     )
 )
 def sweep(
