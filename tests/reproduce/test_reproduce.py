@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
 from scalegmn.inference.trained import load
-from scalegmn.reproduce import experiments, render
-from scalegmn.reproduce.experiments import DATASETS, METHODS, possible, recipe
-from scalegmn.reproduce.records import Record, read_records
-from scalegmn.reproduce.run import missing, perform
+from scalegmn.models.registry import card
+from scalegmn.reproduce import render
+from scalegmn.reproduce.experiments import DATASETS, METHODS, Experiment, experiments, recipe_file
+from scalegmn.reproduce.records import Record, read_records, same_experiment
+from scalegmn.reproduce.run import missing, perform, run_folder, settle
 from scalegmn.reproduce.tables import TABLES, table
-from scalegmn.reproduce.zoos import NAMES, Place, held_out, open_zoo
+from scalegmn.reproduce.zoos import NAMES, Place, collection, held_out, open_zoo
+from scalegmn.tasks import task_class
+from scalegmn.training.recipe import read_recipe, shipped
+from scalegmn.training.run import Run
 from scalegmn.training.state import read_json, write_json
 from scalegmn.zoo.images.collections import load_images
 from scalegmn.zoo.inr.build import Fit, build_inr_zoo
@@ -27,31 +33,67 @@ ROOT = Path(__file__).parents[2]
 ALL = [(d, m) for t in TABLES.values() for d in t.datasets for m in t.methods]
 
 
-@pytest.mark.parametrize(("dataset", "method"), sorted(set(ALL)))
-def test_every_run_of_every_table_has_a_recipe(dataset: str, method: str) -> None:
-    small = recipe(DATASETS[dataset], METHODS[method], "small", 3, Path("zoos/small"))
-    assert small.seed == 3
-    assert (small.training.minutes, small.training.clock) == (DATASETS[dataset].minutes, "cpu")
-    assert (small.canonical == "phase") == (DATASETS[dataset].sines and METHODS[method].phase)
+SMALL = Place("small", Path("zoos/small"), None)
+PAPER = Place("paper", Path("zoos/paper"), None)
+
+
+@pytest.mark.parametrize("dataset", sorted({d for d, _ in ALL}))
+def test_every_row_of_every_table_is_a_recipe_file(dataset: str) -> None:
+    """A method without a recipe cannot do the task: it cannot edit, or read convolutions, or is only published."""
+    for method in sorted({m for d, m in ALL if d == dataset} - {"ng-t-64"}):
+        runs = experiments(DATASETS[dataset], METHODS[method], 4, SMALL)
+        if not runs:
+            kind = card(method.removesuffix("-augmented"))
+            assert (dataset == "dilation" and kind.equivariant is None) or not kind.convolutions
+            continue
+        assert [run.recipe.seed for run in runs] == [0, 1, 2, 3]
+        recipe = runs[3].recipe
+        assert recipe.zoo == f"zoos/small/{DATASETS[dataset].zoo}"
+        assert (recipe.training.clock, recipe.training.minutes) == ("cpu", 2.0 if "-gs-" in dataset else 4.0)
+        assert (recipe.canonical == "phase") == ("-gs-" not in dataset and "no-phase" not in method)
+        assert task_class(recipe.task.name).metric == DATASETS[dataset].metric
+
+
+def test_what_a_row_is_named_after_is_what_its_recipe_trains() -> None:
+    files = {recipe_file(DATASETS[d], METHODS[m], scale) for d, m in ALL for scale in ("small", "paper")}
+    for file in sorted(files - {None}):
+        recipe, name = read_recipe(file), file.rpartition("/")[2]
+        kind = re.sub("(-64|-128|-4|-moved|-augmented|-no-phase)+$", "", name).replace(
+            "scalegmn-reciprocal", "scalegmn-b"
+        )
+        assert recipe.model.name == kind
+        assert (recipe.training.augment == "scale") == ("-augmented" in name)
+        assert (recipe.training.move > 0) == ("-moved" in name)
+        probes = int(found[1]) if (found := re.search(r"-(64|128)(-|$)", name)) else 0
+        assert recipe.model.options.get("probes", 0) == probes or name.startswith("probegen")
+
+
+def test_no_recipe_of_the_small_scale_is_left_over() -> None:
+    used = {recipe_file(DATASETS[d], METHODS[m], scale) for d, m in ALL for scale in ("small", "paper")}
+    assert {name for name in shipped() if name.startswith("small/")} <= used
 
 
 def test_the_paper_scale_takes_the_published_settings() -> None:
-    forward = recipe(DATASETS["mnist"], METHODS["scalegmn"], "paper", 0, Path("zoos/paper"))
-    both_ways = recipe(DATASETS["mnist"], METHODS["scalegmn-b"], "paper", 0, Path("zoos/paper"))
-    assert (forward.model.options["width"], forward.model.options["readout"], forward.training.epochs) == (
-        128,
-        "output",
-        150,
-    )
-    assert (both_ways.model.options["readout"], both_ways.training.weight_decay) == ("input+output", 0.001)
-    peer = recipe(DATASETS["mnist"], METHODS["dws"], "paper", 0, Path("zoos/paper"))
-    assert peer.training == forward.training
+    (forward,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, PAPER)
+    (both_ways,) = experiments(DATASETS["mnist"], METHODS["scalegmn-b"], 1, PAPER)
+    assert (forward.recipe.model.options["width"], forward.recipe.training.epochs) == (128, 150)
+    assert both_ways.recipe.model.options["readout"] == "input+output"
+    (peer,) = experiments(DATASETS["mnist"], METHODS["dws"], 1, PAPER)
+    assert (peer.recipe.training.lr, peer.recipe.canonical) == (5e-3, "none")
 
 
 def test_the_paper_scale_has_the_datasets_of_the_paper() -> None:
     kinds = [(name, scale) for name in ("svhn-gs-tanh", "svhn-gs-both") for scale in ("small", "paper")]
-    found = [possible(DATASETS[name], METHODS["scalegmn"], scale) for name, scale in kinds]
+    found = [recipe_file(DATASETS[name], METHODS["scalegmn"], scale) is not None for name, scale in kinds]
     assert found == [True, True, True, False]
+
+
+def test_every_record_answers_the_experiment_of_its_name() -> None:
+    records = read_records(ROOT / "results" / "small")
+    assert len(records) >= 199
+    for record in records:
+        runs = experiments(DATASETS[record.dataset], METHODS[record.method], record.seed + 1, SMALL)
+        assert same_experiment(record, runs[record.seed]), (record.dataset, record.method, record.seed)
 
 
 def test_datasets_name_zoos_that_can_be_built() -> None:
@@ -60,6 +102,36 @@ def test_datasets_name_zoos_that_can_be_built() -> None:
         open_zoo("imagenet", Place("small", Path("nowhere"), None))
     with pytest.raises(ScaleGMNError, match="scalegmn zoo images mnist"):
         open_zoo("mnist", Place("small", Path("nowhere"), None))
+
+
+def test_published_collections_take_the_place_of_our_zoos(tmp_path: Path) -> None:
+    shapes = {0: (32, 2), 1: (32, 32), 2: (1, 32)}
+    colours = {"net.0.linear": (32, 2), "net.1.linear": (32, 32), "net.2": (3, 32)}
+
+    def save(path: Path, layers: dict[str, tuple[int, int]]) -> None:
+        path.parent.mkdir(parents=True)
+        state = {f"{name}.weight": torch.randn(shape) / 30 for name, shape in layers.items()}
+        torch.save(state | {f"{name}.bias": torch.zeros(shape[0]) for name, shape in layers.items()}, path)
+
+    given = tmp_path / "published"
+    for i in range(24):
+        name = f"mnist_png_{'testing' if i < 4 else 'training'}_{i % 10}_{i}"
+        layers = {f"seq.{k}": shape for k, shape in shapes.items()}
+        save(given / "mnist-inrs" / name / "checkpoints" / "model_final.pth", layers)
+    for label, number, view in ((7, 1, ""), (3, 45_001, ""), (1, 50_001, ""), (7, 1, "aug0_")):
+        save(given / "siren_cifar_wts" / f"randinit_smaller_{view}{label}s" / f"net{number}.pth", colours)
+    (given / "cifar10").mkdir()
+    place = Place("paper", tmp_path / "zoos", None, None, given)
+    zoo = open_zoo("mnist", place)
+    assert (len(zoo), zoo.path.name) == (24, "mnist-published")
+    (asked,) = experiments(DATASETS["mnist"], METHODS["dws"], 1, place)
+    assert asked.recipe.zoo == str(zoo.path)
+    # One view of each image is a part of the collection; our own zoo takes the place of one that is not there.
+    assert [len(open_zoo(name, place)) for name in ("cifar10-views", "cifar10")] == [4, 3]
+    assert collection("cifar10-gs-relu", place) is None
+    assert collection("fashion-mnist", place) is None
+    (given / "cifar10" / "weights.npy").touch()
+    assert collection("cifar10-gs-both", place) == given / "cifar10"
 
 
 def test_photographs_are_not_shared_between_training_and_test() -> None:
@@ -88,15 +160,20 @@ def test_cells_hold_means_deviations_and_published_values(tmp_path: Path) -> Non
     assert rows["scalegmn"]["mnist"]["mean"] == pytest.approx(85.0)
     assert rows["scalegmn"]["mnist"]["std"] == pytest.approx(7.0711, abs=1e-3)
     assert rows["dws"]["mnist"]["std"] is None
-    assert rows["ng-gnn"]["mnist"] == {"paper": 91.4}
+    assert rows["ng-gnn"]["mnist"] == {"paper": 91.4, "paper_std": 0.6}
+    assert rows["ng-t-64"] == {
+        "mnist": {"paper": 97.3, "paper_std": 0.2},
+        "fashion-mnist": {"paper": 74.8, "paper_std": 0.9},
+    }
     assert "statnn" not in rows
     text = render.markdown(data)
-    assert "| ScaleGMN | **85.0 ± 7.1** (96.57) |" in text
-    assert "| DWS | 70.0 (85.71) |" in text
+    assert "| ScaleGMN | **85.0 ± 7.1** (96.57 ± 0.1) |" in text
+    assert "| DWS | 70.0 (85.71 ± 0.57) |" in text
+    assert "tau" not in text
 
 
-def test_moved_networks_have_a_table_of_their_own() -> None:
-    record = dataclasses.replace(_record("mnist", "scalegmn", 0, 0.8), moved=0.75)
+def test_transformed_networks_have_a_table_of_their_own() -> None:
+    record = dataclasses.replace(_record("mnist", "scalegmn", 0, 0.8), transformed=0.75)
     records = [record, _record("mnist", "dws", 0, 0.7)]
     data = render.table_data(table("symmetries"), records, "small")
     assert [row["method"] for row in data["rows"]] == ["scalegmn"]
@@ -104,15 +181,28 @@ def test_moved_networks_have_a_table_of_their_own() -> None:
 
 
 def test_what_is_undefined_is_counted_and_never_averaged() -> None:
-    tau = dataclasses.replace(_record("cifar10-gs-relu", "statnn", 0, 0.5), metric="tau", moved=0.3)
+    tau = dataclasses.replace(_record("cifar10-gs-relu", "statnn", 0, 0.5), metric="tau", transformed=0.3)
     undefined = dataclasses.replace(tau, seed=1, value=None, val=None)
-    unasked = dataclasses.replace(tau, seed=2, value=0.9, moved=None)
+    unasked = dataclasses.replace(tau, seed=2, value=0.9, transformed=None)
     text = render.markdown(render.table_data(table("generalisation"), [tau, undefined, unasked], "small"))
-    assert "0.700 ± 0.283, 1 undefined** (0.914)" in text
+    assert "0.700 ± 0.283, 1 undefined** (0.914 ± 0.001)" in text
     text = render.markdown(render.table_data(table("symmetries"), [tau, undefined, unasked], "small"))
     assert "0.500 → 0.300, 1 undefined" in text
     text = render.markdown(render.table_data(table("symmetries"), [undefined], "small"))
     assert "1 undefined" in text
+
+
+def test_the_cap_of_tau_stands_below_the_table() -> None:
+    record = dataclasses.replace(_record("cifar10-gs-relu", "statnn", 0, 0.5), metric="tau")
+    told = dataclasses.replace(record, zoo={"networks": 9, "sha256": "a", "tau_cap": 0.98765})
+    expected = "Largest tau that equal accuracies allow: CIFAR-10-GS ReLU 0.988."
+    assert render.footers(render.table_data(table("generalisation"), [told], "small")) == [expected]
+    # A record from before says nothing, but its zoo is here.
+    silent = dataclasses.replace(record, zoo={"networks": 9, "sha256": "a"})
+    assert render.footers(render.table_data(table("generalisation"), [silent], "small", None, {"a": 0.9876})) == [
+        expected
+    ]
+    assert render.footers(render.table_data(table("generalisation"), [silent], "small", None, {"b": 0.9})) == []
 
 
 def test_lower_errors_win(tmp_path: Path) -> None:
@@ -120,7 +210,7 @@ def test_lower_errors_win(tmp_path: Path) -> None:
         dataclasses.replace(_record("dilation", m, 0, v), metric="mse") for m, v in (("dws", 0.02), ("mlp", 0.05))
     ]
     text = render.markdown(render.table_data(table("editing"), records, "small"))
-    assert "| DWS | **2.00** (2.58) |" in text
+    assert "| DWS | **2.00** (2.58 ± 0) |" in text
     assert "**5.00**" not in text
 
 
@@ -134,40 +224,43 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_runs_leave_records_and_are_not_repeated(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(experiments, "EPOCHS", 2)
     results, runs = tmp_path / "results" / "small", tmp_path / "runs"
     methods = ["mlp", "statnn"]
-    todo = missing(["mnist"], methods, 2, "small", place.zoos, results)
-    assert [job.name for job in todo] == ["mnist.mlp.0", "mnist.statnn.0", "mnist.mlp.1", "mnist.statnn.1"]
+
+    def left(names: list[str], seeds: int, minutes: float = 0.01) -> list[Experiment]:
+        return missing(["mnist"], names, seeds, place, results, minutes)
+
+    todo = left(methods, 2)
+    assert [e.name for e in todo] == ["mnist.mlp.0", "mnist.statnn.0", "mnist.mlp.1", "mnist.statnn.1"]
     perform(todo[:2], place, runs, results)
-    left = missing(["mnist"], methods, 2, "small", place.zoos, results)
-    assert [job.name for job in left] == ["mnist.mlp.1", "mnist.statnn.1"]
-    # An option that did not exist then had its default.
+    assert [e.name for e in left(methods, 2)] == ["mnist.mlp.1", "mnist.statnn.1"]
+    # An option that did not exist then had its default, and a field had another name.
     path = results / "mnist.mlp.0.json"
     old = read_json(path)
     del old["recipe"]["training"]["move"]
+    old["moved"] = old.pop("transformed")
     write_json(path, old)
-    assert left == missing(["mnist"], methods, 2, "small", place.zoos, results)
+    assert [e.name for e in left(methods, 2)] == ["mnist.mlp.1", "mnist.statnn.1"]
     # A record that was lost is made again from its run, without training.
-    folder = runs / todo[0].folder
+    folder = runs / run_folder(todo[0].name, todo[0].recipe)
     before = (folder / "results.json").stat().st_mtime_ns
     path.unlink()
-    perform(missing(["mnist"], ["mlp"], 1, "small", place.zoos, results), place, runs, results)
+    perform(left(["mlp"], 1), place, runs, results)
     assert (folder / "results.json").stat().st_mtime_ns == before
     first, second = read_records(results)
-    assert (first.method, second.method, first.epochs) == ("mlp", "statnn", 2)
-    assert first.recipe["zoo"] == "mnist"
+    assert (first.method, second.method) == ("mlp", "statnn")
+    assert (first.recipe["zoo"], first.recipe["training"]["minutes"]) == ("mnist", 0.01)
+    assert "published" not in first.zoo
     # Also what the model says about permuted and rescaled copies.
     copies = load(folder).evaluate(place.zoos / "mnist", "test", transform_seed=0)
-    assert first.moved == copies.metrics["accuracy"]
+    assert first.transformed == copies.metrics["accuracy"]
     # Another recipe is another experiment.
-    monkeypatch.setattr(experiments, "EPOCHS", 3)
-    others = missing(["mnist"], methods, 1, "small", place.zoos, results)
+    others = left(methods, 1, 0.02)
     assert len(others) == 2
-    assert others[0].folder != todo[0].folder
-    options = ["--table-only", "--json", "--results", str(tmp_path / "results")]
+    assert run_folder(others[0].name, others[0].recipe) != folder.name
+    options = ["--table-only", "--json", "--results", str(tmp_path / "results"), "--zoos", str(tmp_path / "zoos")]
     assert command(app, ["reproduce", "inr-classification", *options]) == 0
     shown = json.loads(capsys.readouterr().out)
     cell = next(row for row in shown["rows"] if row["method"] == "mlp")["cells"]["mnist"]
@@ -179,10 +272,42 @@ def test_runs_leave_records_and_are_not_repeated(
     assert [row["method"] for row in shown["rows"]] == ["mlp"]
     assert [column["name"] for column in shown["datasets"]] == ["mnist", "cifar10"]
     # Another zoo in the same place is another experiment.
-    monkeypatch.setattr(experiments, "EPOCHS", 2)
     header = read_json(place.zoos / "mnist" / "zoo.json")
     write_json(place.zoos / "mnist" / "zoo.json", {**header, "sha256": "0" * 64})
-    assert len(missing(["mnist"], methods, 1, "small", place.zoos, results)) == 2
+    assert len(left(methods, 1)) == 2
+
+
+def test_a_page_is_written_where_asked_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "editing", "--results", str(ROOT / "results"), "--table-only"]
+    assert command(app, words) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert command(app, [*words, "--page", "pages/mine.md"]) == 0
+    assert [path.as_posix() for path in Path().rglob("*.md")] == ["pages/mine.md"]
+    assert "wrote pages/mine.md" in capsys.readouterr().err
+
+
+def test_the_strength_of_an_augmentation_is_searched_on_validation(place: Place, tmp_path: Path) -> None:
+    (plain,) = experiments(DATASETS["cifar10-gs-relu"], METHODS["ng-gnn-augmented"], 1, PAPER)
+    assert plain.grid == {"training.augment_rate": [0.5, 1.0, 2.0, 4.0]}
+    assert not experiments(DATASETS["fashion-mnist"], METHODS["ng-gnn-augmented"], 1, PAPER)[0].grid
+    assert not experiments(DATASETS["cifar10-gs-relu"], METHODS["ng-gnn-augmented"], 1, SMALL)[0].grid
+    # The same with another setting, which is quicker to tell apart: with no steps to speak of nothing is learnt.
+    seeds = experiments(DATASETS["mnist"], METHODS["mlp"], 2, place, minutes=1.0)
+    grid = {"training.steps": [1, 60]}
+    first, second = (settle(dataclasses.replace(e, grid=grid), tmp_path / "runs") for e in seeds)
+    trials = [Run(path).results() for path in sorted((tmp_path / "runs").iterdir()) if path.is_dir()]
+    assert [trial["seed"] for trial in trials] == [0, 0]
+    best = max(trials, key=lambda trial: trial["val"]["accuracy"])
+    assert (first.recipe.training.steps, first.recipe.seed) == (best["steps"], 0)
+    assert (second.recipe.training.steps, second.recipe.seed) == (best["steps"], 1)
+    # A record with any value of the grid is a record of the experiment.
+    open_question = dataclasses.replace(seeds[0], grid=grid)
+    record = dataclasses.replace(_record("mnist", "mlp", 0, 0.5), recipe=first.recipe.to_dict())
+    assert same_experiment(record, open_question)
+    assert not same_experiment(record, seeds[0])
 
 
 @pytest.mark.parametrize(

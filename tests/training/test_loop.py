@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import shutil
+import struct
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from tiny_runs import recipe_for, same, weights
 from tiny_zoos import mixed_zoo
 
@@ -21,7 +23,7 @@ from scalegmn.tasks import Classification
 from scalegmn.training import data, loop
 from scalegmn.training.data import Stream, present
 from scalegmn.training.distributed import World
-from scalegmn.training.loop import learning_rate, train
+from scalegmn.training.loop import DivergedError, learning_rate, train
 from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import Training
 from scalegmn.training.run import Run
@@ -164,9 +166,28 @@ def test_steps_and_validations_can_be_counted_in_steps(digits: Zoo, tmp_path: Pa
     assert [line["step"] for line in Run(tmp_path / "run").metrics()] == [3, 6, 7]
 
 
-def test_a_diverging_loss_is_one_line(digits: Zoo, tmp_path: Path) -> None:
-    recipe = recipe_for(digits.path, task={"name": "regression", "column": "psnr"}, lr=1e25, clip=0)
-    with pytest.raises(ScaleGMNError, match=r"the loss became (nan|inf) before step \d+; try a smaller training.lr"):
+def test_a_diverging_loss_is_noticed_at_its_step_and_leaves_nothing(digits: Zoo, tmp_path: Path) -> None:
+    recipe = recipe_for(digits.path, task={"name": "regression", "column": "psnr"}, lr=1e25, clip=0, epochs=50)
+    with pytest.raises(DivergedError, match=r"the loss became (nan|inf) at step [1-4]; try a smaller training.lr"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_networks_without_numbers_are_named(tmp_path: Path) -> None:
+    zoo = mixed_zoo(tmp_path / "zoo")
+    victims = sorted(zoo.split("train")[:3].tolist())
+    for shard in sorted((tmp_path / "zoo").glob("parameters-*.safetensors")):
+        with safe_open(shard, "pt") as file:
+            parameters = file.get_tensor("parameters")
+        content = bytearray(shard.read_bytes())
+        start, size = len(content) - parameters.nbytes, parameters[0].nbytes
+        first = 0 if shard.name.endswith("00000.safetensors") else len(zoo) - len(parameters)
+        for row in (v - first for v in victims if first <= v < first + len(parameters)):
+            content[start + row * size : start + row * size + 4] = struct.pack("<f", math.nan)
+        shard.write_bytes(content)
+    recipe = recipe_for(zoo.path, task={"name": "regression", "column": "score"}, model="statnn")
+    expected = f"has networks with NaN or infinite weights: {', '.join(map(str, victims))}; build it again"
+    with pytest.raises(ScaleGMNError, match=expected):
         train(recipe, tmp_path / "run")
 
 
@@ -203,6 +224,24 @@ def test_a_run_killed_before_its_recipe_was_written_begins_again(digits: Zoo, tm
     for name in left:
         (tmp_path / "run" / name).write_text("{")
     assert train(recipe_for(digits.path, epochs=1), tmp_path / "run", resume=True)["steps"] == 5
+
+
+def test_a_refused_run_leaves_no_directory(mixed: Zoo, tmp_path: Path) -> None:
+    task = {"name": "regression", "column": "score"}
+    with pytest.raises(ScaleGMNError, match="inr2vec"):
+        train(recipe_for(mixed.path, task=task, model="inr2vec"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_corrected_recipe_starts_where_nothing_was_trained(digits: Zoo, tmp_path: Path, resume: bool) -> None:
+    run, first = Run(tmp_path / "run"), recipe_for(digits.path, epochs=1, lr=0.5)
+    with run.alone():
+        run.begin(first, Classification.from_zoo(digits), digits)
+    assert run.exists
+    corrected = recipe_for(digits.path, epochs=1)
+    train(corrected, run.path, resume=resume)
+    assert run.recipe() == corrected
 
 
 def test_a_configuration_of_something_else_is_left_alone(digits: Zoo, tmp_path: Path) -> None:

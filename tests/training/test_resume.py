@@ -26,6 +26,8 @@ from scalegmn.zoo.store.zoo import Zoo
 
 OPTIONS = {"epochs": 6, "checkpoint_every": 2, "augment": "scale", "noise": 0.1, "schedule": "cosine", "patience": 50}
 
+_MAIN = "from scalegmn.cli import main; main()"
+
 
 class Killer(Progress):
     """Kills its own process after a given step."""
@@ -97,6 +99,27 @@ def test_a_killed_command_is_resumed_by_the_command(digits: Zoo, whole: Path, tm
     assert "continuing at step" in again.stderr
     assert json.loads(again.stdout)["steps"] == Run(whole).results()["steps"]
     assert same(weights(out), weights(whole))
+
+
+@pytest.mark.parametrize(("command", "kind"), [("train", signal.SIGINT), ("sweep", signal.SIGTERM)])
+def test_an_interrupted_command_says_what_can_be_resumed(
+    digits: Zoo, tmp_path: Path, command: str, kind: signal.Signals
+) -> None:
+    recipe, out = tmp_path / "recipe.toml", tmp_path / "out"
+    recipe.write_text(recipe_for(digits.path, epochs=10**6, checkpoint_every=2).to_toml())
+    run = Run(out if command == "train" else out / "recipe" / "seed-0")
+    words = [sys.executable, "-m", "scalegmn", command, str(recipe), "--out", str(out)]
+    # A shell that starts the tests in the background has them ignore interrupts, and so would this process.
+    default = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {_MAIN}"
+    process = subprocess.Popen([words[0], "-c", default, *words[3:]], stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not run.trained:
+        time.sleep(0.005)
+    process.send_signal(kind)
+    said = process.communicate()[1].splitlines()
+    assert process.returncode == 130
+    what = f"{out} is saved up to step {run.saved_step()}; --resume continues there"
+    what = what if command == "train" else f"0 of 1 runs are done in {out}; the same command continues"
+    assert said[-2:] == [what, "interrupted"]
 
 
 def test_two_processes_do_not_train_into_one_run(digits: Zoo, whole: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pty
 import re
@@ -14,14 +15,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib.image import imread
+from scipy.stats import kendalltau
 from torch import nn
 
 from scalegmn.cli import app
 from scalegmn.cli.application import run
 from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture
-from scalegmn.zoo.store.stats import layer_statistics
+from scalegmn.zoo.store.stats import layer_statistics, tau_cap
 from scalegmn.zoo.store.zoo import Zoo, ZooWriter
 
 
@@ -79,6 +83,25 @@ def test_info_in_words(digits: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "200 inr networks" in text
     assert "train 140, val 20, test 40" in text
     assert "2-16-1 [sine(30)]" in text
+
+
+def test_info_tells_the_largest_tau_that_ties_allow(varied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(app, ["zoo", "info", str(varied), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["tau_cap"]
+    zoo = Zoo.open(varied)
+    # Every accuracy occurs twice in its split.
+    assert told == {name: pytest.approx(math.sqrt(1 - 15 / 435)) for name in zoo.splits}
+    assert run(app, ["zoo", "info", str(varied)]) == 0
+    assert "largest tau of test_accuracy that ties allow: train 0.9826, test 0.9826" in capsys.readouterr().out
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=40).filter(lambda v: len(set(v)) > 1))
+def test_the_cap_is_the_tau_of_a_perfect_order_without_ties(values: list[int]) -> None:
+    order = np.argsort(values, kind="stable")
+    perfect = np.empty(len(values))
+    perfect[order] = np.arange(len(values))
+    assert tau_cap(np.array(values)) == pytest.approx(kendalltau(perfect, values).statistic)
 
 
 def test_info_of_several_architectures(varied: Path, capsys: pytest.CaptureFixture[str]) -> None:

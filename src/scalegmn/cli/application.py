@@ -70,6 +70,9 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         # Without standalone mode an early exit is returned as its code; commands themselves return None.
         code = command.main(args=arguments or ["--help"], prog_name="scalegmn", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:
+            # An interrupt reaches us as the exit that typer makes of it.
+            return _fail(INTERRUPTED, "interrupted", debug)
         return code if isinstance(code, int) else OK
     except ScaleGMNError as error:
         return _fail(BAD_INPUT, f"error: {error}", debug)

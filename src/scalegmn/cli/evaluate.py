@@ -1,4 +1,4 @@
-"""`scalegmn evaluate`: the metrics of a trained model, also on networks moved along their symmetries."""
+"""`scalegmn evaluate`: the metrics of a trained model, also on networks transformed along their symmetries."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def evaluate(
         "metrics": plain.metrics,
     }
     if transform:
-        moved = trained.evaluate(asked, split, transform_seed=seed)
-        change = float((moved.outputs - plain.outputs).abs().max())
-        answer |= {"transformed": moved.metrics, "largest_change": change}
+        copies = trained.evaluate(asked, split, transform_seed=seed)
+        change = float((copies.outputs - plain.outputs).abs().max())
+        answer |= {"transformed": copies.metrics, "largest_change": change}
     if against is not None:
         rival = load(against)
         if rival.task.to_json() != trained.task.to_json():
@@ -78,19 +78,19 @@ def _show(answer: dict[str, Any]) -> None:
     table = Table(title=f"{answer['model']}, {answer['networks']} networks ({answer['split']})")
     table.add_column("metric")
     table.add_column("value", justify="right")
-    moved, other = answer.get("transformed"), answer.get("against")
-    if moved:
+    copies, other = answer.get("transformed"), answer.get("against")
+    if copies:
         table.add_column("on transformed copies", justify="right")
     if other:
         table.add_column(other["run"], justify="right")
         table.add_column("difference (95 %)", justify="right")
     for name, value in answer["metrics"].items():
-        row = [f"{value:.4g}", *([f"{moved[name]:.4g}"] if moved else [])]
+        row = [f"{value:.4g}", *([f"{copies[name]:.4g}"] if copies else [])]
         if other:
             d = other["differences"][name]
             row += [f"{other['metrics'][name]:.4g}", f"{d['value']:+.3g} ({d['low']:+.3g} to {d['high']:+.3g})"]
         table.add_row(name, *row)
     console = stdout()
     console.print(table)
-    if moved:
+    if copies:
         console.print(f"largest change of an output: {answer['largest_change']:.2g}")

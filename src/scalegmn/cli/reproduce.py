@@ -15,7 +15,7 @@ from .console import note, number, print_json, stdout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..reproduce.run import Job
+    from ..reproduce.experiments import Experiment
     from ..reproduce.tables import Table
     from ..reproduce.zoos import Place
     from ..training.run import Run
@@ -33,6 +33,7 @@ class Scale(StrEnum):
         "scalegmn reproduce inr-classification --images data",
         "scalegmn reproduce generalisation --methods statnn,scalegmn --seeds 3 --images data",
         "scalegmn reproduce editing --table-only --json",
+        "scalegmn reproduce inr-classification --scale paper --published collections --page docs/results-paper.md",
     )
 )
 def reproduce(
@@ -46,11 +47,25 @@ def reproduce(
         ),
     ],
     scale: Annotated[Scale, typer.Option(help="What two cores can carry, or the paper's size.")] = Scale.small,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every run.")] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Seeds of every run (default: 1; 3 at the paper's scale).", show_default=False),
+    ] = None,
     methods: Annotated[str | None, typer.Option(help="Only these rows: a,b,...", show_default=False)] = None,
     datasets: Annotated[str | None, typer.Option(help="Only these columns: a,b,...", show_default=False)] = None,
     images: Annotated[
         Path | None, typer.Option(help="The folder of the image files, to build zoos from.", show_default=False)
+    ] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of published collections (mnist-inrs, fmnist_inrs, siren_cifar_wts, cifar10, "
+            "svhn_cropped; folders or archives); zoos are built for those that are not there.",
+            show_default=False,
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Of every run, instead of what its recipe says.", show_default=False)
     ] = None,
     table_only: Annotated[bool, typer.Option("--table-only", help="Train nothing: only show what is there.")] = False,
     jobs: Annotated[
@@ -60,12 +75,11 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
     results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
     page: Annotated[
-        Path | None,
-        typer.Option(
-            help="The page with all tables, written anew (default: docs/results.md, docs/results-paper.md).",
-            show_default=False,
-        ),
+        Path | None, typer.Option(help="Write a page with all tables, such as docs/results.md.", show_default=False)
     ] = None,
+    pictures: Annotated[Path, typer.Option(help="The folder of the pictures of distributions.")] = Path(
+        "docs", "distributions"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
@@ -78,27 +92,28 @@ def reproduce(
     from ..reproduce.records import read_records
     from ..reproduce.run import missing
     from ..reproduce.tables import chosen, table
-    from ..reproduce.zoos import Place
+    from ..reproduce.zoos import Place, caps
     from .progress import BuildProgress
 
     wanted = table(name)
     rows = chosen(methods, wanted.methods, "methods")
     columns = chosen(datasets, wanted.datasets, "datasets")
-    page = page or Path("docs", "results.md" if scale is Scale.small else "results-paper.md")
-    folder, pictures = results / scale, page.parent / "distributions"
+    folder = results / scale
+    place = Place(scale.value, (zoos / scale).resolve(), images, None, published)
     if not table_only:
         with BuildProgress("") as progress:
-            place = Place(scale.value, (zoos / scale).resolve(), images, progress)
+            place = replace(place, report=progress)
             if wanted.figures:
                 _draw(wanted, place, pictures)
             else:
-                todo = missing(columns, rows, seeds, scale.value, place.zoos, folder)
-                _train(todo, place, runs / scale, folder, jobs)
+                count = seeds or (1 if scale is Scale.small else 3)
+                _train(missing(columns, rows, count, place, folder, minutes), place, runs / scale, folder, jobs)
+    if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(page, render.page(folder, scale.value, pictures).encode())
         note(f"wrote {page}")
     shown = replace(wanted, methods=rows, datasets=columns)
-    data = render.table_data(shown, read_records(folder), scale.value, pictures)
+    data = render.table_data(shown, read_records(folder), scale.value, pictures, caps(columns, place))
     if as_json:
         print_json(data)
     elif as_markdown:
@@ -119,7 +134,7 @@ def _draw(wanted: Table, place: Place, pictures: Path) -> None:
         note(f"wrote {pictures / name}.png")
 
 
-def _train(todo: Sequence[Job], place: Place, runs: Path, results: Path, jobs: int | None) -> None:
+def _train(todo: Sequence[Experiment], place: Place, runs: Path, results: Path, jobs: int | None) -> None:
     from ..reproduce.run import perform
 
     note(f"{len(todo)} runs to do")
@@ -132,13 +147,17 @@ def _train(todo: Sequence[Job], place: Place, runs: Path, results: Path, jobs: i
             value = number(found["test"][found["metric"]], ".4f")
             note(f"{name}: {found['metric']} {value} after {found['seconds']:.0f} s")
 
-    perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
+    try:
+        perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
+    except KeyboardInterrupt:
+        note("finished runs have their records; the same command continues with the others")
+        raise
 
 
 def _show(data: dict[str, Any]) -> None:
     from rich.table import Table as Grid
 
-    from ..reproduce.render import grid
+    from ..reproduce.render import footers, grid
 
     heads, rows = grid(data)
     shown = Grid(heads[0], box=None, header_style="bold", title=data["title"], title_justify="left")
@@ -147,3 +166,5 @@ def _show(data: dict[str, Any]) -> None:
     for row in rows:
         shown.add_row(*(cell.replace("**", "[bold]", 1).replace("**", "[/bold]") for cell in row))
     stdout().print(shown)
+    for line in footers(data):
+        stdout().print(line, markup=False)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog=examples(
         "scalegmn sweep digits/scalegmn --grid training.lr=1e-3,1e-4 --grid model.width=32,64 --seeds 3",
-        "scalegmn sweep paper/mnist --grid grids/inr-classification --sample 20 --ray local",
+        "scalegmn sweep paper/mnist/scalegmn --grid grids/inr-classification --sample 20 --ray local",
     )
 )
 def sweep(
@@ -54,10 +54,14 @@ def sweep(
         result = outcome.get("error") or f"val {outcome['metric']} {number(outcome['val'][outcome['metric']])}"
         note(f"{len(outcomes)}/{len(todo)}  {' '.join(point.changes)}  seed {point.seed}  {result}")
 
-    if ray is None:
-        sweeping.run_here(todo, done)
-    else:
-        sweeping.run_on_ray(todo, done, ray, cpus=cpus)
+    try:
+        if ray is None:
+            sweeping.run_here(todo, done)
+        else:
+            sweeping.run_on_ray(todo, done, ray, cpus=cpus)
+    except KeyboardInterrupt:
+        note(f"{len(outcomes)} of {len(todo)} runs are done in {directory}; the same command continues")
+        raise
     rows = sweeping.summarise(outcomes)
     sweeping.write_summary(directory, table, rows)
     if as_json:

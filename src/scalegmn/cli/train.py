@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .application import app, examples
-from .console import print_json, stdout
+from .console import note, print_json, stdout
 
 
 @app.command(
@@ -37,10 +37,16 @@ def train(
     from ..native.memory import keep_memory
     from ..training.loop import train as run
     from ..training.recipe import read_recipe
+    from ..training.run import Run
 
     keep_memory()
     directory = out or Path("runs") / recipe.stem
-    results = run(read_recipe(recipe, changes or ()), directory, resume=resume)
+    try:
+        results = run(read_recipe(recipe, changes or ()), directory, resume=resume)
+    except KeyboardInterrupt:
+        step = Run(directory).saved_step()
+        note(f"{directory} is saved up to step {step}; --resume continues there" if step else "nothing was saved yet")
+        raise
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:

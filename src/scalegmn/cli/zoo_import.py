@@ -21,10 +21,23 @@ Source = Annotated[Path, typer.Argument(help="The folder or archive (.zip, .tar,
 Out = Annotated[Path, typer.Argument(help="The directory of the zoo to write.", show_default=False)]
 
 
-@import_app.command("mnist-inr", epilog=examples("scalegmn zoo import mnist-inr mnist-inrs.zip zoos/mnist"))
-def mnist_inr(source: Source, out: Out) -> None:
+@import_app.command(
+    "mnist-inr",
+    epilog=examples(
+        "scalegmn zoo import mnist-inr mnist-inrs.zip zoos/mnist",
+        "scalegmn zoo import mnist-inr mnist-inrs zoos/mnist --images data",
+    ),
+)
+def mnist_inr(
+    source: Source,
+    out: Out,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the MNIST files: networks get their images, for editing.", show_default=False),
+    ] = None,
+) -> None:
     """MNIST-INR of Navon et al. (2023)."""
-    _import_inr("mnist-inr", source, out)
+    _import_inr("mnist-inr", source, out, images)
 
 
 @import_app.command("fmnist-inr", epilog=examples("scalegmn zoo import fmnist-inr fmnist_inrs.zip zoos/fmnist"))
@@ -39,10 +52,10 @@ def cifar10_inr(source: Source, out: Out) -> None:
     _import_inr("cifar10-inr", source, out)
 
 
-def _import_inr(kind: str, source: Path, out: Path) -> None:
+def _import_inr(kind: str, source: Path, out: Path, images: Path | None = None) -> None:
     from ..zoo.imports.inr import import_inr
 
-    _tell(import_inr(kind, source, out))
+    _tell(import_inr(kind, source, out, images=images))
 
 
 @import_app.command(

@@ -37,6 +37,9 @@ def print_info(found: Mapping[str, Any]) -> None:
     if metrics.row_count:
         console.print()
         console.print(metrics)
+    if found["tau_cap"]:
+        caps = ", ".join(f"{name} {value:.4f}" for name, value in found["tau_cap"].items())
+        console.print(f"\nlargest tau of test_accuracy that ties allow: {caps}", markup=False)
     for name in ("psnr", "accuracy", "test_accuracy"):
         if found["metrics"].get(name, {}).get("count"):
             _print_histogram(name, found["metrics"][name]["histogram"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from ..core.schema import strict
 from ..errors import ScaleGMNError
 from ..inference.trained import load
 from ..training.data import open_zoo
-from ..training.recipe import Recipe, make_recipe
+from ..training.recipe import flat, make_recipe
 from ..training.run import Run
 from ..training.state import read_json, write_json
-from .experiments import Dataset, Method
+from ..zoo.store.stats import tau_cap
+from .experiments import Experiment
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,10 @@ class Record:
         seconds: Of one core, for training and validation.
         recipe: The whole recipe; the zoo by its name.
         versions: Of what the numbers depend on.
-        zoo: Its number of networks and checksum.
+        zoo: Its number of networks and checksum; where it has them, the published collection that it came from and
+            `tau_cap`, the tau that a perfect predictor without ties would have on the test networks.
         machine: Where.
-        moved: The value on randomly permuted and rescaled copies of the test networks.
+        transformed: The value on randomly permuted and rescaled copies of the test networks.
     """
 
     dataset: str
@@ -51,39 +53,46 @@ class Record:
     versions: dict[str, str]
     zoo: dict[str, Any]
     machine: dict[str, Any]
-    moved: float | None = None
+    transformed: float | None = None
 
 
-def run_name(dataset: Dataset, method: Method, seed: int) -> str:
-    """The name of a run and its record."""
-    return f"{dataset.name}.{method.name}.{seed}"
+def write_record(folder: Path, published: Path | None, experiment: Experiment, run: Run) -> Record:
+    """Make the record of a finished run.
 
-
-def write_record(folder: Path, dataset: Dataset, method: Method, seed: int, run: Run) -> Record:
-    """Make the record of a finished run."""
+    Arguments:
+        folder: Of the records.
+        published: The collection that the networks came from, if any.
+        experiment: What was asked.
+        run: Where it was trained.
+    """
     results, config = run.results(), read_json(run.path / "config.json")
-    recipe = run.recipe().to_dict()
+    dataset = experiment.dataset
+    recipe = config["recipe"]
     zoo = open_zoo(recipe["zoo"], config["zoo"]["sha256"])
     copies = load(run.path).evaluate(zoo, "test", transform_seed=0)
-    recipe["zoo"] = dataset.zoo
+    told = dict(config["zoo"])
+    if published is not None:
+        told["published"] = published.name
+    if dataset.metric == "tau":
+        told["tau_cap"] = tau_cap(copies.targets.numpy())
     record = Record(
         dataset.name,
-        method.name,
-        seed,
+        experiment.method.name,
+        experiment.seed,
         dataset.metric,
         results["test"][dataset.metric],
         results["val"][dataset.metric],
         results["parameters"],
         results["epochs"],
         results["seconds"],
-        recipe,
+        {**recipe, "zoo": dataset.zoo},
         config["versions"],
-        config["zoo"],
+        told,
         machine(),
         copies.metrics[dataset.metric],
     )
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{run_name(dataset, method, seed)}.json", strict(vars(record)))
+    write_json(folder / f"{experiment.name}.json", strict(vars(record)))
     return record
 
 
@@ -93,8 +102,12 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def _read(path: Path) -> Record:
+    values = read_json(path)
+    if "moved" in values:
+        # Its name in older records.
+        values["transformed"] = values.pop("moved")
     try:
-        return Record(**read_json(path))
+        return Record(**values)
     except TypeError as error:
         raise ScaleGMNError(f"{path}: not a record of a run ({error}); delete it and run again") from None
 
@@ -104,13 +117,23 @@ def matching(records: Sequence[Record], dataset: str, method: str) -> list[Recor
     return sorted((r for r in records if (r.dataset, r.method) == (dataset, method)), key=lambda r: r.seed)
 
 
-def same_experiment(record: Record, recipe: Recipe) -> bool:
-    """Whether a record answers a recipe, wherever its zoo lies; what was no option then had its default."""
+def same_experiment(record: Record, experiment: Experiment) -> bool:
+    """Whether a record answers an experiment, wherever its zoo lies; what was no option then had its default.
+
+    What the experiment searches for may have any value of its grid.
+    """
     try:
-        had = make_recipe(record.recipe).to_dict()
+        had = flat(make_recipe(record.recipe).to_dict())
     except ScaleGMNError:
         return False
-    return {**had, "zoo": ""} == {**recipe.to_dict(), "zoo": ""}
+    asked = flat(experiment.recipe.to_dict())
+    given = all(had.get(key) in values for key, values in experiment.grid.items())
+    free = ("zoo", *experiment.grid)
+    return given and _without(had, free) == _without(asked, free)
+
+
+def _without(table: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in keys}
 
 
 def machine() -> dict[str, Any]:

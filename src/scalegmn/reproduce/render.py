@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .experiments import CNN_MINUTES, DATASETS, EPOCHS, METHODS, MINUTES
+from ..training.recipe import read_values
+from .experiments import DATASETS, METHODS
 from .records import Record, matching, read_records
 from .tables import TABLES, Table
 from .zoos import SMALL_CNNS, SMALL_SIZES, Scale
 
-_BETTER = {"accuracy": max, "tau": max, "mse": min}
-_SMALL = f"""\
-Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
-and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
-{MINUTES:g} minutes of processor time ({CNN_MINUTES:g} for CNNs) or {EPOCHS} epochs, whichever ends first. All methods
-of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
-ScaleGMN-B). ScaleGMN, its variants and GMN have dropout, found with trials on MNIST and Fashion-MNIST (with probes),
-on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (on CNNs), and on MNIST and Fashion-MNIST
-without probes a narrower net on edges (`gate`), found on Fashion-MNIST; both together were worse on the validation
-split of CIFAR-10, which has neither. Peers have the defaults of docs/baselines.md. Test values of
-the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs
-are moved, training networks are composed with small random affine maps of their inputs (`training.move`). Parameters
-are all that a model holds, also those of states that its readout cannot see. SVHN-GS is not the official set: its
-images are grey digits cut from the SVHN test split, split by photograph.
+_PAPER = """\
+The settings of the paper, and for peers those that their authors published (docs/recipes.md). Published networks where
+a table says so, otherwise ours.
 
 """
-
-
+_BETTER = {"accuracy": max, "tau": max, "mse": min}
 def table_data(
-    table: Table, records: Sequence[Record], scale: Scale, pictures: Path | None = None
+    table: Table,
+    records: Sequence[Record],
+    scale: Scale,
+    pictures: Path | None = None,
+    caps: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """A table as plain values.
 
@@ -41,12 +34,14 @@ def table_data(
         records: All that there are.
         scale: `small` or `paper`.
         pictures: The folder of the pictures of distributions.
+        caps: Largest taus by the checksum of a zoo, for records that do not tell.
 
     Returns:
         `rows` with the `cells` of every method by dataset: `mean`, `std`, `values` by seed, `seconds`, `epochs`,
-        `parameters`, and `paper`, the published value; cells without a run and without a published value are left out.
-        In a table of moved networks `before` has the mean on the networks as they were. `undefined` counts the runs
-        without a value, which the mean leaves out.
+        `parameters`, and `paper` and `paper_std`, the published mean and deviation; cells without a run and without a
+        published value are left out.
+        In a table of transformed networks `before` has the mean on the networks as they were. `undefined` counts the
+        runs without a value, which the mean leaves out.
         `figures` has the pictures that there are.
     """
     drawn = [f"{name}.png" for name in table.figures]
@@ -61,7 +56,7 @@ def table_data(
         "table": table.name,
         "title": table.title,
         "scale": scale,
-        "datasets": [_column(name, used) for name in table.datasets],
+        "datasets": [_column(name, used, caps or {}) for name in table.datasets],
         "rows": rows,
         "figures": [name for name in drawn if pictures is not None and (pictures / name).is_file()],
         "machines": _distinct([r.machine for r in used]),
@@ -73,8 +68,8 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
     cell: dict[str, Any] = {}
     unit = DATASETS[dataset].unit
     plain = {r.seed: unit * r.value for r in records if r.value is not None}
-    copies = {r.seed: unit * r.moved for r in records if r.moved is not None and r.seed in plain}
-    shown = copies if table.moved else plain
+    copies = {r.seed: unit * r.transformed for r in records if r.transformed is not None and r.seed in plain}
+    shown = copies if table.transformed else plain
     known, values = [r for r in records if r.seed in shown], list(shown.values())
     if len(plain) < len(records):
         cell["undefined"] = len(records) - len(plain)
@@ -87,17 +82,18 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
             "epochs": statistics.fmean(r.epochs for r in known),
             "seconds": statistics.fmean(r.seconds for r in known),
         }
-        if table.moved:
+        if table.transformed:
             cell["before"] = statistics.fmean(plain[seed] for seed in copies)
     published = table.paper.get(dataset, {}).get(method)
-    return {**cell, "paper": float(published)} if published else cell
+    return cell if published is None else {**cell, "paper": published[0], "paper_std": published[1]}
 
 
-def _column(name: str, records: Sequence[Record]) -> dict[str, Any]:
+def _column(name: str, records: Sequence[Record], caps: Mapping[str, float]) -> dict[str, Any]:
     mine = [r for r in records if r.dataset == name]
-    dataset = DATASETS[name]
+    dataset, zoo = DATASETS[name], mine[0].zoo if mine else {}
     found = {"name": name, "title": dataset.title, "metric": dataset.metric, "zoo": dataset.zoo}
-    return {**found, "networks": mine[0].zoo["networks"] if mine else None}
+    cap = zoo.get("tau_cap", caps.get(zoo.get("sha256", "")))
+    return {**found, "networks": zoo.get("networks"), "published": zoo.get("published"), "tau_cap": cap}
 
 
 def _distinct(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -105,10 +101,10 @@ def _distinct(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def cell_text(cell: dict[str, Any], digits: int) -> str:
-    """A cell in a few characters: mean, deviation over seeds, and the published value in brackets.
+    """A cell in a few characters: mean and deviation over seeds, and those that were published in brackets.
 
-    >>> cell_text({"mean": 81.234, "std": 0.51, "paper": 96.57}, 1)
-    '81.2 ± 0.5 (96.57)'
+    >>> cell_text({"mean": 81.234, "std": 0.51, "paper": 96.57, "paper_std": 0.1}, 1)
+    '81.2 ± 0.5 (96.57 ± 0.1)'
     >>> cell_text({"mean": 0.71, "std": None, "undefined": 2}, 2)
     '0.71, 2 undefined'
     """
@@ -122,7 +118,7 @@ def cell_text(cell: dict[str, Any], digits: int) -> str:
     if measured:
         parts.append(", ".join(measured))
     if "paper" in cell:
-        parts.append(f"({cell['paper']:g})")
+        parts.append(f"({cell['paper']:g} ± {cell['paper_std']:g})")
     return " ".join(parts)
 
 
@@ -151,13 +147,26 @@ def _best(data: dict[str, Any], dataset: str, metric: str) -> float:
     return _BETTER[metric](means) if means else math.nan
 
 
+def footers(data: dict[str, Any]) -> list[str]:
+    """What a reader must know about the columns of a table: the largest tau that ties allow, and published networks.
+
+    >>> footers({"datasets": [{"title": "A", "tau_cap": 0.99512, "published": None}]})
+    ['Largest tau that equal accuracies allow: A 0.995.']
+    """
+    caps = [f"{c['title']} {c['tau_cap']:.3f}" for c in data["datasets"] if c["tau_cap"] is not None]
+    given = [f"{c['title']} ({c['published']})" for c in data["datasets"] if c["published"]]
+    lines = [f"Largest tau that equal accuracies allow: {', '.join(caps)}."] if caps else []
+    return [*lines, *([f"Published networks: {', '.join(given)}."] if given else [])]
+
+
 def markdown(data: dict[str, Any]) -> str:
     """A table, or its pictures, in Markdown."""
     if data["figures"]:
         return "\n".join(f"![{Path(name).stem}](distributions/{name})\n" for name in data["figures"])
     heads, rows = grid(data)
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    shown = "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return shown + "".join(f"\n{line}\n" for line in footers(data))
 
 
 def page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
@@ -178,16 +187,36 @@ def page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
     return "\n".join(text)
 
 
+def _small() -> str:
+    inr, cnn = (read_values(f"small/{kind}/common")["training"] for kind in ("inr", "cnn"))
+    minutes, fewer, epochs = inr["minutes"], cnn["minutes"], inr["epochs"]
+    return f"""\
+Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
+and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
+{minutes:g} minutes of processor time ({fewer:g} for CNNs) or {epochs} epochs, whichever ends first. All methods
+of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
+ScaleGMN-B). ScaleGMN, its variants and GMN have dropout, found with trials on MNIST and Fashion-MNIST (with probes),
+on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (on CNNs), and on MNIST and Fashion-MNIST
+without probes a narrower net on edges (`gate`), found on Fashion-MNIST; both together were worse on the validation
+split of CIFAR-10, which has neither. Peers have the defaults of docs/baselines.md. The settings of every row are a
+recipe that `scalegmn train small/FOLDER/METHOD` trains too ([recipes.md](recipes.md)). Test values of
+the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs
+are moved, training networks are composed with small random affine maps of their inputs (`training.move`). Parameters
+are all that a model holds, also those of states that its readout cannot see. SVHN-GS is not the official set: its
+images are grey digits cut from the SVHN test split, split by photograph.
+
+"""
+
+
 def _preface(records: Sequence[Record], scale: Scale) -> str:
     machines = _distinct([r.machine for r in records])
     versions = _distinct([{k: r.versions[k] for k in ("scalegmn", "torch", "python")} for r in records])
     where = "; ".join(f"{m['processor']}, {m['cores']} cores" for m in machines)
     what = "; ".join(", ".join(f"{k} {v}" for k, v in sorted(version.items())) for version in versions)
-    small, paper = _SMALL, "The zoos and settings of the paper.\n"
     return (
         "Written by `scalegmn reproduce` from the records in `results/`; not edited by hand.\n\n"
-        f"{small if scale == 'small' else paper}"
+        f"{_small() if scale == 'small' else _PAPER}"
         "The test value at the best validation; mean ± standard deviation over seeds where there are several; in\n"
-        "brackets the published value, reached with far more networks and hours. The best of a column is bold.\n\n"
+        "brackets what was published, reached with far more networks and hours. The best of a column is bold.\n\n"
         f"Machine: {where}. Versions: {what}.\n"
     )

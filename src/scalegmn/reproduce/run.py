@@ -4,70 +4,62 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from ..training.lanes import train_all
+from ..tasks import task_class
+from ..training.lanes import Watch, train_all
 from ..training.recipe import Recipe
 from ..training.run import Run
 from ..training.state import read_json
-from .experiments import DATASETS, METHODS, Dataset, Method, possible, recipe
-from .records import matching, read_records, run_name, same_experiment, write_record
-from .zoos import Place, Scale, open_zoo
+from ..training.sweep import points
+from .experiments import DATASETS, METHODS, Experiment, experiments
+from .records import matching, read_records, same_experiment, write_record
+from .zoos import Place, collection, open_zoo, zoo_path
 
 Tell = Callable[[str], None]
-Watch = Callable[[str, Run], None]
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run to come."""
-
-    dataset: Dataset
-    method: Method
-    seed: int
-    recipe: Recipe
-
-    @property
-    def name(self) -> str:
-        """Of the record."""
-        return run_name(self.dataset, self.method, self.seed)
-
-    @property
-    def folder(self) -> str:
-        """Of the run: other settings have another folder."""
-        return f"{self.name}-{hashlib.sha256(self.recipe.to_toml().encode()).hexdigest()[:8]}"
+def run_folder(name: str, recipe: Recipe) -> str:
+    """Of a run: other settings have another folder."""
+    return f"{name}-{hashlib.sha256(recipe.to_toml().encode()).hexdigest()[:8]}"
 
 
 def missing(
-    datasets: Iterable[str], methods: Sequence[str], seeds: int, scale: Scale, zoos: Path, results: Path
-) -> list[Job]:
-    """The runs of which there is no record with the same recipe; all methods with the first seed come first.
+    datasets: Iterable[str],
+    methods: Sequence[str],
+    seeds: int,
+    place: Place,
+    results: Path,
+    minutes: float | None = None,
+) -> list[Experiment]:
+    """The experiments of which there is no record with the same recipe; all methods with the first seed come first.
 
     Records of another zoo count only where there is none to compare with.
 
     Arguments:
-        datasets, methods, seeds, scale: What is wanted.
-        zoos: The folder of the zoos.
+        datasets, methods, seeds: What is wanted.
+        place: The scale, and where its zoos are.
         results: The folder of the records.
+        minutes: Of each run, instead of what its recipe says.
     """
     records = read_records(results)
     found = []
     for dataset in (DATASETS[name] for name in datasets):
-        header = zoos / dataset.zoo / "zoo.json"
+        header = zoo_path(dataset.zoo, place) / "zoo.json"
         sha256 = read_json(header)["sha256"] if header.is_file() else None
-        for seed in range(seeds):
-            for method in (METHODS[name] for name in methods if possible(dataset, METHODS[name], scale)):
-                asked = recipe(dataset, method, scale, seed, zoos)
-                there = [r for r in matching(records, dataset.name, method.name) if r.seed == seed]
-                there = [r for r in there if sha256 in (None, r.zoo["sha256"])]
-                if not any(same_experiment(record, asked) for record in there):
-                    found.append(Job(dataset, method, seed, asked))
+        asked = [experiments(dataset, METHODS[name], seeds, place, minutes) for name in methods]
+        for experiment in sorted((e for runs in asked for e in runs), key=lambda e: e.seed):
+            there = [r for r in matching(records, dataset.name, experiment.method.name) if r.seed == experiment.seed]
+            there = [r for r in there if sha256 in (None, r.zoo["sha256"])]
+            if not any(same_experiment(record, experiment) for record in there):
+                found.append(experiment)
     return found
 
 
 def perform(
-    jobs: Sequence[Job],
+    todo: Sequence[Experiment],
     place: Place,
     runs: Path,
     results: Path,
@@ -79,7 +71,7 @@ def perform(
     """Train, dataset by dataset; each finished run leaves its record at once.
 
     Arguments:
-        jobs: What to train.
+        todo: What to train.
         place: Where zoos and images are.
         runs: The folder of the runs.
         results: The folder of the records.
@@ -87,23 +79,57 @@ def perform(
         watch: As in `train_all`.
         tell: Called with a line about each step.
     """
-    for dataset in (DATASETS[name] for name in dict.fromkeys(job.dataset.name for job in jobs)):
-        mine = {job.folder: job for job in jobs if job.dataset == dataset}
+    for dataset in (DATASETS[name] for name in dict.fromkeys(e.dataset.name for e in todo)):
+        source = collection(dataset.zoo, place)
         zoo = open_zoo(dataset.zoo, place)
+        here = [e for e in todo if e.dataset == dataset]
         if tell is not None:
-            tell(f"{dataset.title}: {len(zoo):,} networks, {len(mine)} runs")
+            origin = "fitted by us" if source is None else f"published, from {source}"
+            tell(f"{dataset.title}: {len(zoo):,} networks ({origin}), {len(here)} runs")
+        settled = [settle(e, runs, lanes, watch) for e in here]
+        _train(settled, runs, partial(write_record, results, source), lanes, watch)
 
-        recorded: set[str] = set()
 
-        def look(name: str, run: Run, mine: dict[str, Job] = mine, recorded: set[str] = recorded) -> None:
-            if watch is not None:
-                watch(name, run)
-            if run.finished and name not in recorded:
-                recorded.add(name)
-                job = mine[name]
-                write_record(results, job.dataset, job.method, job.seed, run)
+def _train(
+    todo: Sequence[Experiment],
+    runs: Path,
+    record: Callable[[Experiment, Run], object],
+    lanes: int | None,
+    watch: Watch | None,
+) -> None:
+    named = {run_folder(e.name, e.recipe): e for e in todo}
+    recorded: set[str] = set()
 
-        for name in mine:
-            # Trained before, but its record is gone.
-            look(name, Run(runs / name))
-        train_all({name: job.recipe for name, job in mine.items()}, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
+    def look(name: str, run: Run) -> None:
+        if watch is not None:
+            watch(name, run)
+        if run.finished and name not in recorded:
+            recorded.add(name)
+            record(named[name], run)
+
+    for name in named:
+        # Trained before, but its record is gone.
+        look(name, Run(runs / name))
+    train_all({name: e.recipe for name, e in named.items()}, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
+
+
+def settle(experiment: Experiment, runs: Path, lanes: int | None = None, watch: Watch | None = None) -> Experiment:
+    """The experiment with the settings of its grid that were best on the validation networks, with the first seed.
+
+    The trials are runs as all others: what was trained before is not trained again.
+
+    Arguments:
+        experiment: Which.
+        runs, lanes, watch: As in `perform`.
+    """
+    if not experiment.grid:
+        return experiment
+    trials = points(experiment.values, experiment.grid, 1, runs)
+    first = replace(experiment, seed=0).name
+    named = {run_folder(first, trial.recipe): trial.recipe for trial in trials}
+    train_all(named, runs, lanes=lanes, threads=1, watch=watch, pause=1.0)
+    task = task_class(experiment.recipe.task.name)
+    values = {name: Run(runs / name).results()["val"][task.metric] for name in named}
+    known = {name: value for name, value in values.items() if value is not None}
+    best = (max if task.maximise else min)(known or values, key=lambda name: values[name] or 0.0)
+    return replace(experiment, recipe=named[best].model_copy(update={"seed": experiment.seed}))

@@ -18,18 +18,18 @@ class Table:
         title: As a heading.
         datasets: Columns.
         methods: Rows.
-        paper: By dataset and method, the published value, in the paper's tables or its text.
+        paper: By dataset and method, published mean and standard deviation, in the paper's tables or its text.
         figures: Zoos whose distributions are drawn instead.
-        moved: Whether the values are those on permuted and rescaled copies of the test networks.
+        transformed: Whether the values are those on permuted and rescaled copies of the test networks.
     """
 
     name: str
     title: str
     datasets: tuple[str, ...]
     methods: tuple[str, ...]
-    paper: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    paper: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     figures: tuple[str, ...] = ()
-    moved: bool = False
+    transformed: bool = False
 
 
 _CLASSIFIERS = (
@@ -44,6 +44,7 @@ _CLASSIFIERS = (
     "ng-gnn",
     "ng-gnn-64",
     "ng-t",
+    "ng-t-64",
     "monomial-nfn",
     "probegen",
     "probegen-moved",
@@ -65,17 +66,18 @@ _EDITORS = (
     "scalegmn-b-64",
     "scalegmn-b-4",
 )
-_AUGMENTED = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
+_PERMUTATIONS = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
 _CLASSES = ("mnist", "fashion-mnist", "cifar10", "cifar10-views")
 _CNNS = tuple(f"{images}-gs-{kind}" for kind in ("relu", "tanh", "both") for images in ("cifar10", "svhn"))
 
 
-def _paper(methods: tuple[str, ...], **columns: str) -> dict[str, dict[str, str]]:
-    """Published values, column by column; a dash where there is none."""
-    return {
-        dataset.replace("_", "-"): {m: v for m, v in zip(methods, values.split(), strict=True) if v != "-"}
-        for dataset, values in columns.items()
-    }
+def _paper(methods: tuple[str, ...], **columns: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """Published values, column by column, as mean±deviation; a dash where there is none."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for dataset, values in columns.items():
+        pairs = [(m, v.partition("±")) for m, v in zip(methods, values.split(), strict=True) if v != "-"]
+        found[dataset.replace("_", "-")] = {m: (float(mean), float(spread)) for m, (mean, _, spread) in pairs}
+    return found
 
 
 TABLES = {
@@ -87,11 +89,13 @@ TABLES = {
             _CLASSES,
             _CLASSIFIERS,
             _paper(
-                ("mlp", "inr2vec", "dws", "nfn-np", "nfn-hnp", "ng-gnn", "ng-gnn-64", "scalegmn", "scalegmn-b"),
-                mnist="17.55 23.69 85.71 78.50 79.11 91.40 94.7 96.57 96.59",
-                fashion_mnist="19.91 22.33 67.06 68.19 68.94 68.00 74.2 80.46 80.78",
-                cifar10="11.38 - 34.45 33.41 28.64 36.04 - 36.43 38.82",
-                cifar10_views="16.90 - 41.27 46.60 44.10 45.70 - 56.62 56.95",
+                ("mlp", "inr2vec", *_PERMUTATIONS, "ng-gnn-64", "ng-t-64", "scalegmn", "scalegmn-b"),
+                mnist="17.55±0.01 23.69±0.10 85.71±0.57 78.50±0.23 79.11±0.84 91.40±0.60 94.7±0.3 97.3±0.2 96.57±0.10 "
+                "96.59±0.24",
+                fashion_mnist="19.91±0.47 22.33±0.41 67.06±0.29 68.19±0.28 68.94±0.64 68.00±0.20 74.2±0.4 74.8±0.9 "
+                "80.46±0.32 80.78±0.16",
+                cifar10="11.38±0.34 - 34.45±0.42 33.41±0.01 28.64±0.07 36.04±0.44 - - 36.43±0.41 38.82±0.10",
+                cifar10_views="16.90±0.25 - 41.27±0.026 46.60±0.07 44.10±0.47 45.70±0.20 - - 56.62±0.24 56.95±0.57",
             ),
         ),
         Table(
@@ -101,11 +105,11 @@ TABLES = {
             _REGRESSORS,
             _paper(
                 ("statnn", "nfn-np", "nfn-hnp", "ng-gnn", "scalegmn", "scalegmn-b"),
-                cifar10_gs_relu="0.9140 0.9190 0.9270 0.9010 0.9276 0.9282",
-                svhn_gs_relu="0.8463 0.8586 0.8636 0.8549 0.8689 0.8651",
-                cifar10_gs_tanh="0.9140 0.9251 0.9339 0.9340 0.9418 0.9425",
-                svhn_gs_tanh="0.8440 0.8580 0.8586 0.8620 0.8736 0.8655",
-                cifar10_gs_both="0.915 0.922 0.934 0.931 0.941 0.941",
+                cifar10_gs_relu="0.9140±0.001 0.9190±0.010 0.9270±0.001 0.9010±0.060 0.9276±0.002 0.9282±0.003",
+                svhn_gs_relu="0.8463±0.004 0.8586±0.003 0.8636±0.002 0.8549±0.002 0.8689±0.003 0.8651±0.001",
+                cifar10_gs_tanh="0.9140±0.000 0.9251±0.001 0.9339±0.000 0.9340±0.001 0.9418±0.005 0.9425±0.004",
+                svhn_gs_tanh="0.8440±0.001 0.8580±0.004 0.8586±0.004 0.8620±0.003 0.8736±0.003 0.8655±0.004",
+                cifar10_gs_both="0.915±0.002 0.922±0.001 0.934±0.001 0.931±0.002 0.941±0.006 0.941±0.000",
             ),
         ),
         Table(
@@ -115,18 +119,20 @@ TABLES = {
             _EDITORS,
             _paper(
                 ("mlp", "dws", "nfn-np", "nfn-hnp", "ng-gnn", "ng-gnn-64", "scalegmn", "scalegmn-b"),
-                dilation="5.35 2.58 2.55 2.65 2.38 2.06 2.56 1.89",
+                dilation="5.35±0.00 2.58±0.00 2.55±0.00 2.65±0.01 2.38±0.02 2.06±0.01 2.56±0.03 1.89±0.00",
             ),
         ),
         Table(
             "augmentation",
             "Scaling augmentation instead of scale equivariance (Table 4)",
             ("fashion-mnist", "cifar10-gs-relu"),
-            (*(name for m in _AUGMENTED for name in (m, f"{m}-augmented")), "scalegmn", "scalegmn-b"),
+            (*(name for m in _PERMUTATIONS for name in (m, f"{m}-augmented")), "scalegmn", "scalegmn-b"),
             _paper(
-                (*(name for m in _AUGMENTED for name in (m, f"{m}-augmented")), "scalegmn", "scalegmn-b"),
-                fashion_mnist="67.06 71.42 68.19 70.34 68.94 70.24 68.0 72.01 80.46 80.78",
-                cifar10_gs_relu="- - 0.9190 0.8474 0.9270 0.8906 0.9010 0.8855 0.9276 0.9282",
+                (*(name for m in _PERMUTATIONS for name in (m, f"{m}-augmented")), "scalegmn", "scalegmn-b"),
+                fashion_mnist="67.06±0.29 71.42±0.45 68.19±0.28 70.34±0.13 68.94±0.64 70.24±0.47 68.0±0.20 72.01±1.4 "
+                "80.46±0.32 80.78±0.16",
+                cifar10_gs_relu="- - 0.9190±0.010 0.8474±0.01 0.9270±0.001 0.8906±0.01 0.9010±0.060 0.8855±0.02 "
+                "0.9276±0.002 0.9282±0.003",
             ),
         ),
         Table(
@@ -170,7 +176,7 @@ TABLES = {
                 "scalegmn",
                 "scalegmn-b",
             ),
-            moved=True,
+            transformed=True,
         ),
         Table(
             "distributions",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,8 +14,11 @@ from ..errors import ScaleGMNError
 from ..files import Array
 from ..zoo.cnn.build import Budget, build_cnn_zoo
 from ..zoo.images.collections import Images, load_images
+from ..zoo.imports.cnn_zoo import import_cnn_zoo
+from ..zoo.imports.inr import import_inr
 from ..zoo.inr.build import Fit, build_inr_zoo
 from ..zoo.store.combine import combine
+from ..zoo.store.stats import tau_cap
 from ..zoo.store.zoo import Zoo
 
 Scale = Literal["small", "paper"]
@@ -35,21 +38,58 @@ class Place:
         zoos: The folder of the zoos of this scale.
         images: The folder of the image files.
         report: As in `build_inr_zoo`.
+        published: The folder of published collections, which are taken where they are there.
     """
 
     scale: Scale
     zoos: Path
     images: Path | None
     report: Report | None = None
+    published: Path | None = None
+
+
+def collection(name: str, place: Place) -> Path | None:
+    """The published collection that a zoo is converted from, a folder or an archive; None where it is not given.
+
+    >>> collection("mnist", Place("paper", Path("zoos"), None)) is None
+    True
+    """
+    if place.published is None:
+        return None
+    found = (path for pattern in _PUBLISHED[name] for path in sorted(place.published.glob(pattern)))
+    return next((path for path in found if path.is_file() or any(path.rglob(_MARKS[name in _CNNS]))), None)
+
+
+def zoo_path(name: str, place: Place) -> Path:
+    """Where a zoo is, or will be; converted collections lie beside the zoos of ours."""
+    return place.zoos / (name if collection(name, place) is None else f"{name}-published")
 
 
 def open_zoo(name: str, place: Place) -> Zoo:
-    """A zoo of the experiments; built, or continued, if it is not there."""
-    if (place.zoos / name / "zoo.json").is_file():
-        return Zoo.open(place.zoos / name)
+    """A zoo of the experiments; built, converted or continued, if it is not there."""
     if name not in _BUILDERS:
         raise ScaleGMNError(f"zoo: expected one of {', '.join(_BUILDERS)}, got {name!r}")
-    return _BUILDERS[name](name, place)
+    path = zoo_path(name, place)
+    if (path / "zoo.json").is_file():
+        return Zoo.open(path)
+    source = collection(name, place)
+    if source is None or name in _PARTS:
+        return _BUILDERS[name](name, place)
+    if name in _CNNS:
+        return import_cnn_zoo(source, path, activation=name.rpartition("-")[2])
+    return import_inr(_KINDS[name], source, path, images=place.images if name == "mnist" else None)
+
+
+def caps(names: Iterable[str], place: Place) -> dict[str, float]:
+    """By the checksum of a zoo, the largest tau that ties allow on its test networks; of those that are here.
+
+    Arguments:
+        names: Of zoos.
+        place: Where they may be.
+    """
+    paths = [zoo_path(name, place) for name in names if name in _CNNS]
+    zoos = [Zoo.open(path) for path in paths if (path / "zoo.json").is_file()]
+    return {zoo.header["sha256"]: tau_cap(zoo.column("test_accuracy")[zoo.split("test")].numpy()) for zoo in zoos}
 
 
 def _inr(name: str, place: Place) -> Zoo:
@@ -73,7 +113,7 @@ def _views(name: str, place: Place) -> Zoo:
 
 
 def _single_view(name: str, place: Place) -> Zoo:
-    return combine([open_zoo("cifar10-views", place)], place.zoos / name, where={"view": "0"})
+    return combine([open_zoo("cifar10-views", place)], zoo_path(name, place), where={"view": "0"})
 
 
 def _cnn(name: str, place: Place) -> Zoo:
@@ -93,18 +133,33 @@ def _cnn(name: str, place: Place) -> Zoo:
 
 def _both(name: str, place: Place) -> Zoo:
     images = name.removesuffix("-both")
-    return combine([open_zoo(f"{images}-{a}", place) for a in ("relu", "tanh")], place.zoos / name)
+    return combine([open_zoo(f"{images}-{a}", place) for a in ("relu", "tanh")], zoo_path(name, place))
 
 
+_CNNS = tuple(f"{images}-gs-{kind}" for images in ("cifar10", "svhn") for kind in ("relu", "tanh", "both"))
+# Made of other zoos, wherever those come from.
+_PARTS: dict[str, Callable[[str, Place], Zoo]] = {
+    "cifar10": _single_view,
+    "cifar10-gs-both": _both,
+    "svhn-gs-both": _both,
+}
 _BUILDERS: dict[str, Callable[[str, Place], Zoo]] = {
     "mnist": _inr,
     "fashion-mnist": _inr,
     "cifar10-views": _views,
-    "cifar10": _single_view,
-    **{f"{images}-gs-{activation}": _cnn for images in ("cifar10", "svhn") for activation in ("relu", "tanh")},
-    **{f"{images}-gs-both": _both for images in ("cifar10", "svhn")},
+    **dict.fromkeys(_CNNS, _cnn),
+    **_PARTS,
 }
 NAMES = tuple(_BUILDERS)
+# The names under which collections are published, as folders or archives, and a file that such a folder holds.
+_PUBLISHED = {
+    "mnist": ("mnist-inr*", "mnist_inr*"),
+    "fashion-mnist": ("fmnist-inr*", "fmnist_inr*"),
+    **dict.fromkeys(("cifar10", "cifar10-views"), ("siren_cifar_wts*",)),
+    **{name: ("cifar10*",) if name.startswith("cifar10") else ("svhn_cropped*", "svhn*") for name in _CNNS},
+}
+_MARKS = ("*.pth", "weights.npy")
+_KINDS = {"mnist": "mnist-inr", "fashion-mnist": "fmnist-inr", "cifar10-views": "cifar10-inr"}
 
 
 def _svhn(folder: Path | None) -> Images:

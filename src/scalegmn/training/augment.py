@@ -15,7 +15,7 @@ from ..errors import ScaleGMNError
 
 @dataclass(frozen=True)
 class ScaleAugment:
-    r"""Moves every network of a batch along its own scaling symmetry, which leaves its function as it is.
+    r"""Rescales the neurons of every network of a batch at random, which leaves its function as it is.
 
     Signs flip with probability 1/2, positive scales follow an exponential distribution,
     \(q \sim \lambda e^{-\lambda q}\), as in the paper's ablation on augmentation (section 6). Which of the two applies
@@ -28,9 +28,9 @@ class ScaleAugment:
 
     >>> from scalegmn.core.architecture import Architecture
     >>> networks = Networks(Architecture.mlp([2, 8, 1], "relu"), torch.randn(5, 33, dtype=torch.float64))
-    >>> moved = ScaleAugment()(networks, torch.Generator().manual_seed(0))
+    >>> scaled = ScaleAugment()(networks, torch.Generator().manual_seed(0))
     >>> x = torch.rand(10, 2, dtype=torch.float64)
-    >>> torch.allclose(moved.evaluate(x), networks.evaluate(x)), torch.equal(moved.parameters, networks.parameters)
+    >>> torch.allclose(scaled.evaluate(x), networks.evaluate(x)), torch.equal(scaled.parameters, networks.parameters)
     (True, False)
     """
 
@@ -42,7 +42,7 @@ class ScaleAugment:
             raise ScaleGMNError(f"rate: expected a positive number, got {self.rate}")
 
     def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
-        """The moved networks; `generator` is the source of randomness (on the CPU)."""
+        """The rescaled networks; `generator` is the source of randomness (on the CPU)."""
         a, count = networks.architecture, len(networks)
         base = Transform.sample(a, count, generator, permute=self.permute, scale=False, dtype=networks.dtype)
         scales = self._scales(a, count, generator, networks.dtype)

@@ -88,6 +88,21 @@ def fetch(zoo: Zoo, indices: Tensor) -> Batch:
     return Batches(zoo, indices, max(len(indices), 1))[0]
 
 
+def broken(zoo: Zoo, indices: Tensor) -> list[int]:
+    """The numbers of those networks that have NaN or infinite weights.
+
+    Arguments:
+        zoo: The networks.
+        indices: Which of them (N,).
+    """
+    found: list[int] = []
+    for part in indices.sort().values.split(1024):
+        networks, numbers = fetch(zoo, part)
+        rows = torch.cat([batch.parameters.isfinite().all(1) for batch in listed(networks)])
+        found += numbers[~rows].tolist()
+    return sorted(found)
+
+
 def present(
     networks: Networks | Sequence[Networks], canonical: Canonical, device: torch.device | None = None
 ) -> Networks | list[Networks]:

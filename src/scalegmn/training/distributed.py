@@ -76,6 +76,14 @@ class World:
             whole[rank :: self.size] = piece
         return whole
 
+    def mean(self, value: Tensor) -> float:
+        """The mean of a scalar over all processes, on which they then agree."""
+        if self.size > 1:
+            value = value.detach().clone()
+            dist.all_reduce(value)
+            value /= self.size
+        return float(value.detach())
+
     def total(self, value: float) -> float:
         """The sum over all processes."""
         if self.size == 1:

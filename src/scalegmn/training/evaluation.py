@@ -1,4 +1,4 @@
-"""What a model says about the networks of a zoo, also after they were moved along their symmetries."""
+"""What a model says about the networks of a zoo, also after a random symmetry was applied to them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ..zoo.store.zoo import Zoo
 from .augment import MoveAugment, NoiseAugment, ScaleAugment
 from .build import build_model
 from .compiled import Compiled
-from .data import AUGMENT, DROPOUT, PREPARE, Stream, fetch, listed, present, seed_for
+from .data import AUGMENT, DROPOUT, PREPARE, Stream, broken, fetch, listed, present, seed_for
 from .distributed import World, world
 from .evaluation import Evaluation, evaluate
 from .precision import Precision
@@ -38,7 +38,6 @@ from .state import (
     weights_of,
 )
 
-PREPARE_NETWORKS = 4096
 # Validations in quick succession need no checkpoint each: what is lost is done again in a moment, and the same.
 SECONDS_BETWEEN_CHECKPOINTS = 2.0
 
@@ -78,10 +77,11 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, progress: Pr
         # Better now than at the first validation.
         zoo.split("val")
         task = task_class(recipe.task.name).from_zoo(zoo, **recipe.task.options)
-        together.once(lambda: run.begin(recipe, task, zoo, resume=resume))
+        together.once(lambda: run.check(recipe, zoo, resume=resume))
         if together.once(lambda: run.finished):
             return together.once(run.results)
         together.once(lambda: held.enter_context(run.alone()))
+        together.once(lambda: run.begin(recipe, task, zoo))
         quiet = progress is None and not together.main
         with progress or Progress(recipe.model.name, quiet=quiet) as shown:
             return Trainer(recipe, run, zoo, task, together, shown).run()
@@ -154,7 +154,7 @@ class Trainer:
         """
         began = self._clock()
         generator = torch.Generator().manual_seed(seed_for(self.seed, PREPARE))
-        chosen = torch.randperm(len(self.stream.indices), generator=generator)[:PREPARE_NETWORKS]
+        chosen = torch.randperm(len(self.stream.indices), generator=generator)[: self.settings.prepare or None]
         networks = fetch(self.zoo, self.stream.indices[chosen]).networks
         self.model.prepare(listed(present(networks, self.recipe.canonical)))
         return self._clock() - began
@@ -203,12 +203,28 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         with self.precision.autocast():
             loss = self.objective(self._inputs(networks, step), targets)
+        self._check_loss(loss)
         self.precision.step(weight * loss, self.optimizer, self.model.parameters(), settings.clip)
         self.counters.step += 1
         self.counters.networks += len(mine)
-        # Summed where it is: to read it would make the processor wait for the device.
         self.loss += loss.detach() * len(mine)
         self.progress.step(self.counters.step, len(indices))
+
+    def _check_loss(self, loss: Tensor) -> None:
+        """Stop at the first loss that is no number, and say why."""
+        value = self.world.mean(loss)
+        if math.isfinite(value):
+            return
+        spoilt = broken(self.zoo, self.stream.indices)
+        if spoilt:
+            shown = ", ".join(map(str, spoilt[:10])) + (f" and {len(spoilt) - 10} more" if len(spoilt) > 10 else "")
+            raise ScaleGMNError(
+                f"zoo: {self.zoo.path} has networks with NaN or infinite weights: {shown}; build it again without them"
+            )
+        raise DivergedError(
+            f"training: the loss became {value} at step {self.counters.step}; "
+            f"try a smaller training.lr than {self.settings.lr:g}, or more training.warmup"
+        )
 
     def _inputs(self, networks: Networks | Sequence[Networks], step: int) -> Networks | list[Networks]:
         generator = torch.Generator().manual_seed(seed_for(self.seed, AUGMENT, step, self.world.rank))
@@ -242,11 +258,6 @@ class Trainer:
         self._count_loss()
         c = self.counters
         loss = self.world.total(c.loss) / max(self.world.total(c.networks), 1)
-        if not math.isfinite(loss):
-            raise DivergedError(
-                f"training: the loss became {loss} before step {c.step}; "
-                f"try a smaller training.lr than {self.settings.lr:g}, or more training.warmup"
-            )
         found = self._evaluate("val")
         value, surprise = found.metrics[self.task.metric], found.metrics["loss"]
         # A small split gives the same accuracy again and again: of equals, the one with the lower loss.

@@ -42,16 +42,15 @@ class Precision:
         """The context of a forward pass."""
         return nullcontext() if self.dtype is None else torch.autocast(self.device.type, dtype=self.dtype)
 
-    def step(self, loss: Tensor, optimizer: Optimizer, parameters: Iterable[nn.Parameter], clip: float) -> None:
+    def step(self, loss: Tensor, optimizer: Optimizer, weights: Iterable[nn.Parameter], clip: float) -> None:
         """Gradients, clipping to the norm `clip` (unless 0), and a step of the optimizer."""
-        parameters = list(parameters)
         if self.scaler is None:
             loss.backward()
         else:
             self.scaler.scale(loss).backward()
             self.scaler.unscale_(optimizer)
         if clip > 0:
-            nn.utils.clip_grad_norm_(parameters, clip)
+            nn.utils.clip_grad_norm_(weights, clip)
         if self.scaler is None:
             optimizer.step()
         else:

@@ -72,11 +72,12 @@ class Training(Table):
         checkpoint_every: Steps between checkpoints, besides one at every validation.
         precision: `mixed` computes in 16 bits where the device can.
         compile: Whether to compile the model, which takes a minute or more at the start.
-        augment: `scale` moves every training network along its scaling symmetry.
+        augment: `scale` applies a random scaling symmetry to every training network.
         augment_rate: Of the exponential distribution of positive scales.
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
         move: Size of random affine maps of the inputs, for networks of coordinates: 0.1 turns, shifts and stretches
             the picture of a training network by up to a tenth.
+        prepare: How many training networks the model sees beforehand, to measure sizes or to pretrain; 0 means all.
         device: Where to train; `auto` takes a GPU if there is one.
         tensorboard: Whether to write TensorBoard files too.
     """
@@ -100,6 +101,7 @@ class Training(Table):
     augment_rate: PositiveFloat = 1.0
     noise: NonNegativeFloat = 0.0
     move: NonNegativeFloat = 0.0
+    prepare: NonNegativeInt = 4096
     device: str = "auto"
     tensorboard: bool = False
 
@@ -179,26 +181,63 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
-    """Read a recipe file, or a shipped recipe, without checking its content."""
+    """Read a recipe file, or a shipped recipe, together with those that it builds on; the content is not checked.
+
+    A recipe with `base = "NAME"` takes over what that recipe says and lists only what differs.
+
+    >>> read_values("small/inr/dws")["model"], read_values("small/inr/dws")["training"]["minutes"]
+    ({'name': 'dws'}, 4)
+    """
+    values: dict[str, Any] = {}
+    seen: list[Path] = []
+    file = find_file(path)
+    while True:
+        if file in seen:
+            raise ScaleGMNError(f"{path}: base: {file} builds on itself; expected a chain of recipes that ends")
+        seen.append(file)
+        above = _read_file(file, path if len(seen) == 1 else file)
+        base = above.pop("base", None)
+        values = _merged(above, values)
+        if base is None:
+            return values
+        if not isinstance(base, str):
+            raise ScaleGMNError(f"{file}: base: expected the name of a recipe, got {base!r}")
+        beside = file.parent / base
+        file = beside if beside.is_file() else find_file(base)
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables within tables; a value of `changes` comes before one of `values`."""
+    found = dict(values)
+    for key, value in changes.items():
+        old = found.get(key)
+        found[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return found
+
+
+def _read_file(file: Path, path: str | Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(find_file(path).read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         beside = [name for name in shipped() if Path(name).parent == Path(path).parent]
         advice = nearest(str(path), beside) if beside else "expected a TOML file, or a name such as digits/scalegmn"
         raise ScaleGMNError(f"{path}: neither a file nor a shipped recipe; {advice}") from None
     except OSError as error:
         raise ScaleGMNError(f"{path}: cannot read the recipe: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ScaleGMNError(f"{path}: not valid TOML: {error}") from None
 
 
 def shipped() -> list[str]:
     """The names of the recipes and grids that come with the package.
 
-    >>> [name for name in shipped() if name.startswith("grids/")]
-    ['grids/cnn-generalisation', 'grids/inr-classification', 'grids/inr-editing']
+    Files whose name starts with `common` are only to build on.
+
+    >>> [name for name in shipped() if name.startswith("digits/scalegmn")]
+    ['digits/scalegmn', 'digits/scalegmn-b', 'digits/scalegmn-no-probes']
     """
-    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.glob("*/*.toml"))
+    files = (path for path in RECIPES.rglob("*.toml") if not path.stem.startswith("common"))
+    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in files)
 
 
 def find_file(given: str | Path) -> Path:
@@ -207,8 +246,8 @@ def find_file(given: str | Path) -> Path:
     >>> find_file("digits/dws").name, find_file("mine.toml").name
     ('dws.toml', 'mine.toml')
     """
-    name = Path(given).as_posix()
-    return RECIPES / f"{name}.toml" if name in shipped() and not Path(given).exists() else Path(given)
+    own, ours = Path(given), RECIPES / f"{given}.toml"
+    return own if own.exists() or RECIPES not in ours.parents or not ours.is_file() else ours
 
 
 def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
@@ -239,6 +278,18 @@ def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any
         # `model=NAME` replaces the table: the options of one model mean nothing to another.
         table[name] = {"name": value} if isinstance(table.get(name), dict) and isinstance(value, str) else value
     return result
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested dictionaries by dotted key.
+
+    >>> flat({"seed": 0, "training": {"lr": 0.1}})
+    {'seed': 0, 'training.lr': 0.1}
+    """
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
 
 
 def parse_value(text: str) -> Any:

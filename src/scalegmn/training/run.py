@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,13 @@ from ..errors import ScaleGMNError
 from ..files import alone, write_atomically
 from ..tasks import Task
 from ..zoo.store.zoo import Zoo
-from .recipe import Recipe, make_recipe
-from .state import append_line, read_json, read_lines, write_json, write_lines, write_tensors
+from .recipe import Recipe, flat, make_recipe
+from .state import append_line, latest, read_json, read_lines, write_json, write_lines, write_tensors
 
 _PACKAGES = ("torch", "numpy", "scipy", "safetensors")
+# What a run has before its first checkpoint, besides its lock.
+_NAMES = ("config.json", "recipe.toml", "metrics.jsonl", "model.safetensors")
+_FILES = (*_NAMES, *(f".{name}.tmp" for name in _NAMES))
 
 
 @dataclass(frozen=True)
@@ -60,40 +64,78 @@ class Run:
         """Whether training has come to its end here."""
         return (self.path / "results.json").is_file()
 
-    def begin(self, recipe: Recipe, task: Task, zoo: Zoo, *, resume: bool) -> None:
-        """Make the directory, or see that it holds the same experiment.
+    @property
+    def trained(self) -> bool:
+        """Whether there is something to continue, or to lose: a checkpoint, or the end."""
+        return self.finished or latest(self.checkpoints) is not None
+
+    def check(self, recipe: Recipe, zoo: Zoo, *, resume: bool) -> None:
+        """See that the experiment may be trained here; nothing is written.
+
+        Where nothing was trained yet, another recipe may take the place of the old one.
 
         Arguments:
-            recipe, task, zoo: The experiment.
-            resume: Whether an experiment may already be there.
+            recipe, zoo: The experiment.
+            resume: Whether it may already be there.
         """
-        if self.exists and not resume:
-            raise ScaleGMNError(f"out: {self.path} already holds a run; use --resume to continue it, or another --out")
-        if self.exists:
+        if self.trained:
+            if not resume:
+                raise ScaleGMNError(
+                    f"out: {self.path} already holds a run; use --resume to continue it, or another --out"
+                )
             self._same(recipe, zoo)
-            return
-        if not self._vacant():
+        elif not self._vacant():
             raise ScaleGMNError(f"out: {self.path} exists and is not a run; use another --out")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps other processes from training here at the same time; a run that is refused leaves nothing here."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
+        complaint = f"out: another process is training in {self.path}; wait, or use another --out"
+        with alone(self.path / "lock", complaint):
+            try:
+                yield
+            except ScaleGMNError:
+                if not self.trained:
+                    self._clear()
+                    (self.path / "lock").unlink()
+                    with suppress(OSError):
+                        self.path.rmdir()
+                raise
+
+    def begin(self, recipe: Recipe, task: Task, zoo: Zoo) -> None:
+        """Note what is trained here, unless that was begun before."""
+        if self.trained:
+            return
+        self._clear()
+        self.checkpoints.mkdir()
         write_json(self.path / "config.json", make_config(recipe, task, zoo.architectures, zoo))
         # Last, because it makes the directory a run.
         write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Keeps other processes from training here at the same time."""
-        return alone(self.path / "lock", f"out: another process is training in {self.path}; wait, or use another --out")
+    def _clear(self) -> None:
+        """Remove what a run has before its first checkpoint."""
+        for folder in (self.checkpoints, self.path / "tensorboard"):
+            shutil.rmtree(folder, ignore_errors=True)
+        for name in _FILES:
+            (self.path / name).unlink(missing_ok=True)
 
     def _vacant(self) -> bool:
-        """Whether nothing is here but what a process leaves that is killed before it writes the recipe."""
+        """Whether nothing is here but what a run has before its first checkpoint."""
         if not self.path.is_dir():
             return not self.path.exists()
         names = {path.name for path in self.path.iterdir()}
-        if self.checkpoints.is_dir() and not any(self.checkpoints.iterdir()):
-            names -= {"checkpoints", "config.json", "lock", ".config.json.tmp", ".recipe.toml.tmp"}
+        if self.checkpoints.is_dir():
+            names -= {"checkpoints", "tensorboard", "lock", *_FILES}
         return not names
 
+    def saved_step(self) -> int:
+        """The step of the last checkpoint; 0 where there is none."""
+        saved = latest(self.checkpoints)
+        return 0 if saved is None else int(read_json(saved / "state.json")["counters"]["step"])
+
     def _same(self, recipe: Recipe, zoo: Zoo) -> None:
-        old, new = _flat(self.recipe().to_dict()), _flat(recipe.to_dict())
+        old, new = flat(self.recipe().to_dict()), flat(recipe.to_dict())
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
                 raise ScaleGMNError(
@@ -169,10 +211,3 @@ def versions() -> dict[str, str]:
     """Of what the numbers of a run depend on."""
     found = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {"scalegmn": __version__, "python": platform.python_version(), "machine": platform.machine(), **found}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return found

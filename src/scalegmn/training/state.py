@@ -77,8 +77,8 @@ def save_state(directory: Path, state: State) -> None:
         directory: Holds the checkpoint, as `000123/state.safetensors` and `000123/state.json` (counting saves).
         state: What to keep.
     """
-    serial = int(max(_complete(directory), default="0")) + 1
-    name = f"{serial:06d}"
+    last = latest(directory)
+    name = f"{1 if last is None else int(last.name) + 1:06d}"
     draft = directory / f".{name}.tmp"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -104,16 +104,16 @@ def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     return save({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()})
 
 
-def _complete(directory: Path) -> list[str]:
-    return sorted(p.name for p in directory.glob("[0-9]*"))
+def latest(directory: Path) -> Path | None:
+    """The latest complete checkpoint of a directory, or None."""
+    return max(directory.glob("[0-9]*"), default=None)
 
 
 def load_state(directory: Path) -> State | None:
-    """The latest complete checkpoint, or None."""
-    names = _complete(directory)
-    if not names:
+    """What the latest complete checkpoint holds, or None."""
+    path = latest(directory)
+    if path is None:
         return None
-    path = directory / names[-1]
     values = read_json(path / "state.json")
     parts: dict[str, Tensors] = {"model": {}, "best": {}, "optimizer": {}}
     for key, tensor in read_tensors(path / "state.safetensors").items():

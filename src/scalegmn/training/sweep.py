@@ -10,7 +10,7 @@ import random
 import re
 import statistics
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,10 @@ from ..errors import ScaleGMNError
 from ..tasks import task_class
 from .loop import DivergedError, train
 from .progress import Progress
-from .recipe import Recipe, find_file, make_recipe, override, parse_value
+from .recipe import Recipe, find_file, flat, make_recipe, override, parse_value
 from .state import write_json
 
-Grid = dict[str, list[Any]]
+Grid = Mapping[str, Sequence[Any]]
 Outcome = dict[str, Any]
 
 
@@ -51,7 +51,7 @@ def parse_grid(words: Sequence[str]) -> Grid:
     >>> parse_grid(["training.lr=1e-3,1e-4", "model.readout=all,output"])
     {'training.lr': [0.001, 0.0001], 'model.readout': ['all', 'output']}
     """
-    grid: Grid = {}
+    grid: dict[str, Sequence[Any]] = {}
     for word in words:
         key, equals, values = word.partition("=")
         if not equals:
@@ -63,26 +63,18 @@ def parse_grid(words: Sequence[str]) -> Grid:
     return grid
 
 
-def _read_grid(path: Path) -> Grid:
+def _read_grid(path: Path) -> dict[str, Sequence[Any]]:
     try:
         table = tomllib.loads(find_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ScaleGMNError(f"--grid: expected key=a,b,c or a TOML file, got {path} ({error.strerror})") from None
     except tomllib.TOMLDecodeError as error:
         raise ScaleGMNError(f"{path}: not valid TOML: {error}") from None
-    grid = dict(_leaves(table))
+    grid = flat(table)
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ScaleGMNError(f"{path}: {key}: expected a list of values, got {values!r}")
     return grid
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def points(values: Mapping[str, Any], grid: Grid, seeds: int, out: Path, *, sample: int | None = None) -> list[Point]:
@@ -102,11 +94,10 @@ def points(values: Mapping[str, Any], grid: Grid, seeds: int, out: Path, *, samp
     for combination in combinations:
         pairs = list(zip(grid, combination, strict=True))
         changes = tuple(f"{key}={json.dumps(value)}" for key, value in pairs)
-        changed = override(values, changes)
-        for seed in range(seeds):
-            recipe = make_recipe(changed)
-            recipe = make_recipe({**changed, "seed": recipe.seed + seed})
-            found.append(Point(changes, recipe.seed, recipe, out / _folder(changes) / f"seed-{recipe.seed}"))
+        recipe = make_recipe(override(values, changes))
+        for seed in range(recipe.seed, recipe.seed + seeds):
+            seeded = recipe.model_copy(update={"seed": seed})
+            found.append(Point(changes, seed, seeded, out / _folder(changes) / f"seed-{seed}"))
     return found
 
 
@@ -119,15 +110,15 @@ def _folder(changes: Sequence[str]) -> str:
     return re.sub(r"[^\w=.+-]+", "_", "_".join(changes).replace('"', "")) or "recipe"
 
 
-def run_point(recipe: Mapping[str, Any], path: str) -> Outcome:
+def run_point(recipe: Recipe, path: Path) -> Outcome:
     """Train one point, or continue it; a run that diverges is an outcome too."""
     try:
-        return train(make_recipe(recipe), path, resume=True, progress=Progress(Path(path).parent.name, quiet=True))
+        return train(recipe, path, resume=True, progress=Progress(path.parent.name, quiet=True))
     except DivergedError as error:
         return {"error": str(error)}
 
 
-def _run_in(folder: str, recipe: Mapping[str, Any], path: str) -> Outcome:
+def _run_in(folder: Path, recipe: Recipe, path: Path) -> Outcome:
     """The same in a folder, because a zoo's path may be relative to it."""
     os.chdir(folder)
     return run_point(recipe, path)
@@ -136,7 +127,7 @@ def _run_in(folder: str, recipe: Mapping[str, Any], path: str) -> Outcome:
 def run_here(todo: Sequence[Point], done: Callable[[Point, Outcome], None]) -> None:
     """One after the other in this process."""
     for point in todo:
-        done(point, run_point(point.recipe.to_dict(), str(point.path)))
+        done(point, run_point(point.recipe, point.path))
 
 
 def run_on_ray(todo: Sequence[Point], done: Callable[[Point, Outcome], None], address: str, *, cpus: float = 1) -> None:
@@ -152,7 +143,7 @@ def run_on_ray(todo: Sequence[Point], done: Callable[[Point, Outcome], None], ad
     try:
         # A worker that dies is replaced, and its run continues from its checkpoint.
         remote = ray.remote(num_cpus=cpus, max_retries=3)(_run_in)
-        waiting = {remote.remote(str(Path.cwd()), p.recipe.to_dict(), str(p.path)): p for p in todo}
+        waiting = {remote.remote(Path.cwd(), p.recipe, p.path): p for p in todo}
         while waiting:
             (ready,), _ = ray.wait(list(waiting))
             done(waiting.pop(ready), result(ray, ready))
@@ -206,4 +197,4 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
 
 def write_summary(out: Path, grid: Grid, rows: Sequence[Mapping[str, Any]]) -> None:
     """Keep the table beside the runs."""
-    write_json(out / "sweep.json", strict({"grid": grid, "rows": list(rows)}))
+    write_json(out / "sweep.json", strict({"grid": dict(grid), "rows": list(rows)}))

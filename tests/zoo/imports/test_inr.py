@@ -6,10 +6,12 @@ import gzip
 import io
 import json
 import pickle
+import struct
 import tarfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from archives import FORMS, Evil, Files, Form, as_folder, as_tar, as_zip, on_cuda, saved
@@ -17,11 +19,15 @@ from archives import refused as refused_by
 from torch import Tensor
 from torch.nn import functional as F
 
+from scalegmn.cli import app
+from scalegmn.cli.application import run
 from scalegmn.errors import ScaleGMNError
+from scalegmn.tasks import Editing
 from scalegmn.zoo.imports import inr as inr_importer
 from scalegmn.zoo.imports.archive import open_source
 from scalegmn.zoo.imports.inr import import_inr
 from scalegmn.zoo.store.verify import verify
+from scalegmn.zoo.store.zoo import Zoo
 
 
 def dws_state(seed: int) -> dict[str, Tensor]:
@@ -87,6 +93,73 @@ def test_mnist_inr(tmp_path: Path, form: Form, monkeypatch: pytest.MonkeyPatch) 
     expected = F.linear(h, state["seq.2.weight"], state["seq.2.bias"]) + 0.5
     torch.testing.assert_close(zoo.batch([5]).evaluate(x)[0], expected)
     assert zoo.grid().shape == (784, 2)
+
+
+def write_mnist(folder: Path, *, training: int = 40, tests: int = 40) -> dict[str, np.ndarray]:
+    """Images in the official files; the class of image i is i modulo 10."""
+    rng, found = np.random.default_rng(0), {}
+    for prefix, half, count in (("train", "training", training), ("t10k", "testing", tests)):
+        found[half] = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        for name, array in ((f"{prefix}-images-idx3-ubyte", found[half]), (f"{prefix}-labels-idx1-ubyte", labels)):
+            head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            folder.mkdir(exist_ok=True)
+            (folder / name).write_bytes(head + array.tobytes())
+    return found
+
+
+def numbered(count: int = 24, tests: int = 4, suffix: str = "") -> Files:
+    """Networks whose label is that of the image with their number."""
+    found = {}
+    for i in range(count):
+        half = "testing" if i < tests else "training"
+        found[f"mnist-inrs/mnist_png_{half}_{i % 10}_{i}{suffix}/checkpoints/model_final.pth"] = saved(dws_state(i))
+    return found
+
+
+@pytest.mark.parametrize("suffix", ["", "_v2", "-siren.w30"])
+def test_the_number_in_a_name_leads_to_the_image(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inr_importer, "SHARD", 10)
+    pixels = write_mnist(tmp_path / "images")
+    source = as_folder(numbered(suffix=suffix), tmp_path / "source")
+    command = ["zoo", "import", "mnist-inr", str(source), str(tmp_path / "out"), "--images", str(tmp_path / "images")]
+    assert run(app, command) == 0
+    zoo = Zoo.open(tmp_path / "out")
+    assert verify(zoo.path) == []
+    test = set(zoo.split("test").tolist())
+    for i, number in enumerate(zoo.column("image_id").tolist()):
+        expected = pixels["testing" if i in test else "training"][number]
+        assert np.array_equal(zoo.images([i]).numpy()[0, :, :, 0], expected)
+    # What Table 3 needs: targets from the images, answers from the networks.
+    task = Editing.from_zoo(zoo)
+    assert task.targets(zoo, torch.tensor([3, 5])).shape == (2, 28, 28, 1)
+
+
+def test_images_that_are_not_those_of_the_networks_are_refused(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "images", training=20)
+    source = as_folder(numbered(), tmp_path / "source")
+    with pytest.raises(ScaleGMNError, match=r"_20/.*: images: expected a number below 20 in its name"):
+        import_inr("mnist-inr", source, tmp_path / "out", images=tmp_path / "images")
+    other = as_folder(mnist(), tmp_path / "other")
+    write_mnist(tmp_path / "many", training=200, tests=200)
+    import_inr("mnist-inr", other, tmp_path / "right", images=tmp_path / "many")
+    wrong = as_folder({n.replace("_4_104", "_5_104"): d for n, d in mnist().items()}, tmp_path / "wrong")
+    with pytest.raises(ScaleGMNError, match="image 104 is a 4, not a 5; expected the official MNIST files"):
+        import_inr("mnist-inr", wrong, tmp_path / "out", images=tmp_path / "many")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ScaleGMNError, match="images: expected only with mnist-inr"):
+        import_inr("fmnist-inr", source, tmp_path / "out", images=tmp_path / "many")
+
+
+def test_fits_of_one_image_stay_together(tmp_path: Path) -> None:
+    files = {**numbered(40, suffix="_a"), **numbered(40, suffix="_b")}
+    zoo = import_inr("mnist-inr", as_folder(files, tmp_path / "source"), tmp_path / "out")
+    ids = {name: set(zoo.column("image_id")[zoo.split(name)].tolist()) for name in ("train", "val", "test")}
+    assert len(zoo) == 80
+    assert len(ids["val"]) == 3
+    assert not ids["train"] & ids["val"]
 
 
 def test_all_forms_give_the_same_networks(tmp_path: Path) -> None:

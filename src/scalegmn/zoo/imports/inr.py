@@ -16,6 +16,7 @@ from torch import Tensor
 from ...core.architecture import Architecture
 from ...core.networks import Networks
 from ...errors import ScaleGMNError
+from ..images.collections import Images, load_images
 from ..inr.build import inr_architecture, inr_canvas
 from ..inr.conventions import inr
 from ..store.writer import SPLITS, ZooWriter
@@ -26,7 +27,8 @@ SHARD: Final = 1024
 SEED: Final = 0
 # The published cuts of CIFAR10-INR by image number: train, then val, then test.
 CIFAR_CUTS: Final = (45_000, 50_000)
-_DWS_NAME: Final = re.compile(r"_(training|testing)_(\d)_(\d+)(?:/|$)")
+# A folder name may go on after the number of the image.
+_DWS_NAME: Final = re.compile(r"_(training|testing)_(\d)_(\d+)(?:[_.-][^/]*)?(?:/|$)")
 _NFN_NAME: Final = re.compile(r"(?:^|/)randinit_smaller_(?:aug(\d+)_)?(\d)s/net(\d+)\.pth$")
 
 
@@ -60,6 +62,7 @@ class Entry(NamedTuple):
         split: `train`, `val` or `test`.
         image_id: The number of its image in the file's name; -1 where there is none.
         view: Which of several fits of the image.
+        test: Whether the image is one of the official test set.
     """
 
     name: str
@@ -67,9 +70,10 @@ class Entry(NamedTuple):
     split: str
     image_id: int
     view: int
+    test: bool = False
 
 
-def import_inr(kind: str, source: str | Path, out: str | Path) -> Zoo:
+def import_inr(kind: str, source: str | Path, out: str | Path, *, images: str | Path | None = None) -> Zoo:
     """Convert a published INR collection to a zoo.
 
     Published splits are kept: lists of paths in a JSON file beside the networks, and CIFAR10-INR's cuts at images
@@ -81,10 +85,15 @@ def import_inr(kind: str, source: str | Path, out: str | Path) -> Zoo:
         kind: `mnist-inr`, `fmnist-inr` or `cifar10-inr`.
         source: A folder or archive (.zip, .tar, .tar.gz).
         out: The directory of the zoo.
+        images: The folder of the MNIST files. The image of a network is then found by the number in its file's name,
+            and the zoo can be edited (`mnist-inr` only).
     """
     if kind not in COLLECTIONS:
         raise ScaleGMNError(f"import: expected one of {', '.join(COLLECTIONS)}; got {kind!r}")
+    if images is not None and kind != "mnist-inr":
+        raise ScaleGMNError(f"images: expected only with mnist-inr, whose names tell the image; got {kind!r}")
     collection = COLLECTIONS[kind]
+    pictures = None if images is None else load_images("mnist", images)
     shape = inr(collection.channels, convention_name=collection.convention)
     canvas = inr_canvas(shape, collection.side, collection.side)
     with fresh_directory(out) as folder, open_source(source) as opened:
@@ -92,12 +101,37 @@ def import_inr(kind: str, source: str | Path, out: str | Path) -> Zoo:
         arguments = {"collection": kind, "source": opened.path.name, "seed": SEED}
         writer = ZooWriter(folder, kind="inr", arguments=arguments, canvas=canvas)
         for start in range(0, len(entries), SHARD):
-            _append(writer, opened, entries[start : start + SHARD], inr_architecture(shape))
-        writer.finish(notes={"splits": rule})
+            part = entries[start : start + SHARD]
+            # With images, network i has image i.
+            rows = {} if pictures is None else {"image": torch.arange(start, start + len(part))}
+            _append(writer, opened, part, inr_architecture(shape), rows)
+        attached = None if pictures is None else _attached(opened, entries, pictures)
+        writer.finish(images=attached, notes={"splits": rule})
     return Zoo.open(out)
 
 
-def _append(writer: ZooWriter, source: Source, entries: list[Entry], architecture: Architecture) -> None:
+def _attached(source: Source, entries: list[Entry], images: Images) -> Tensor:
+    """The image of every network (N, H, W, 1), by the number in its name; the labels must agree."""
+    halves = (np.flatnonzero(~images.test), np.flatnonzero(images.test))
+    rows = []
+    for entry in entries:
+        known = halves[entry.test]
+        if not 0 <= entry.image_id < len(known):
+            where = source.where(entry.name)
+            raise ScaleGMNError(f"{where}: images: expected a number below {len(known):,} in its name")
+        row = known[entry.image_id]
+        if images.labels[row] != entry.label:
+            raise ScaleGMNError(
+                f"{source.where(entry.name)}: images: image {entry.image_id} is a {images.labels[row]}, not a "
+                f"{entry.label}; expected the official MNIST files"
+            )
+        rows.append(row)
+    return torch.from_numpy(images.pixels[rows]).unsqueeze(-1)
+
+
+def _append(
+    writer: ZooWriter, source: Source, entries: list[Entry], architecture: Architecture, rows: Mapping[str, Tensor]
+) -> None:
     states, labels = [], []
     for entry in entries:
         state = load_state(source, entry.name)
@@ -117,6 +151,7 @@ def _append(writer: ZooWriter, source: Source, entries: list[Entry], architectur
         "split": [entry.split for entry in entries],
         "image_id": torch.tensor([entry.image_id for entry in entries]),
         "view": torch.tensor([entry.view for entry in entries]),
+        **rows,
     }
     writer.append(architecture, networks.parameters.float(), columns)
 
@@ -161,18 +196,29 @@ def _dws_entries(source: Source, kind: str) -> tuple[list[Entry], str]:
         splits.update((names[i], "train" if k >= 2 * tenth else "val") for k, i in enumerate(order) if k >= tenth)
         rule = f"not published: 80/10/10 with seed {SEED}"
     else:
-        training = [n for n, half in zip(names, halves, strict=True) if half == "training"]
-        order = rng.permutation(len(training))
-        splits.update((training[i], "val" if k < len(order) // 12 else "train") for k, i in enumerate(order))
+        # Several fits of one image go to the same split.
+        images: dict[str, list[str]] = {}
+        for name in (n for n, half in zip(names, halves, strict=True) if half == "training"):
+            images.setdefault(_number(name), []).append(name)
+        order, fits = rng.permutation(len(images)), list(images.values())
+        for k, i in enumerate(order):
+            splits.update(dict.fromkeys(fits[i], "val" if k < len(order) // 12 else "train"))
         rule = f"published: training and testing; a twelfth of training for val with seed {SEED}"
     return [_dws_entry(source, kind, name, splits[name]) for name in names], rule
+
+
+def _number(name: str) -> str:
+    match = _DWS_NAME.search(name)
+    assert match is not None
+    return match[3]
 
 
 def _dws_entry(source: Source, kind: str, name: str, split: str) -> Entry:
     match = _DWS_NAME.search(name)
     if match is not None:
         # FMNIST-INR tells the label inside.
-        return Entry(name, int(match[2]) if kind == "mnist-inr" else -1, split, int(match[3]), 0)
+        label = int(match[2]) if kind == "mnist-inr" else -1
+        return Entry(name, label, split, int(match[3]), 0, match[1] == "testing")
     if kind == "mnist-inr":
         raise ScaleGMNError(
             f"{source.where(name)}: expected mnist_png_<training or testing>_<label>_<id>/checkpoints/model_final.pth"

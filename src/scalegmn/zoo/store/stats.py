@@ -144,6 +144,30 @@ def summary(values: Array) -> Json:
     }
 
 
+def tau_cap(values: Array) -> float:
+    r"""The largest Kendall's tau that a prediction without ties can have of values with ties.
+
+    \(\sqrt{1 - t / n_0}\) where t of the \(n_0\) pairs of values are equal: tau-b of a perfect order.
+
+    Arguments:
+        values: Shape (B,).
+
+    >>> round(tau_cap(np.array([0.1, 0.2, 0.2, 0.3])), 4)
+    0.9129
+    """
+    ties = np.unique(values, return_counts=True)[1].astype(np.float64)
+    pairs = len(values) * (len(values) - 1) / 2
+    return float(np.sqrt(1 - (ties * (ties - 1) / 2).sum() / pairs)) if pairs else float("nan")
+
+
+def _tau_caps(zoo: Zoo) -> dict[str, float]:
+    """By split, for zoos whose networks have a test accuracy to predict."""
+    if "test_accuracy" not in zoo.columns:
+        return {}
+    values = zoo.column("test_accuracy").numpy()
+    return {name: tau_cap(values[zoo.split(name).numpy()]) for name in zoo.splits if len(zoo.split(name)) > 1}
+
+
 def info(zoo: Zoo) -> Json:
     """Everything that `scalegmn zoo info` tells about a zoo, as plain JSON."""
     kinds = zoo.architecture_of().numpy()
@@ -165,6 +189,7 @@ def info(zoo: Zoo) -> Json:
         "labels": _counts(zoo, "label") if "label" in zoo.columns else {},
         "categories": {n: _counts(zoo, n) for n in zoo.columns if zoo.categories(n) and n not in ("split", "label")},
         "metrics": {n: summary(zoo.column(n).numpy()) for n in zoo.columns if zoo.column(n).is_floating_point()},
+        "tau_cap": _tau_caps(zoo),
         "layers": [asdict(layer) for layer in layers],
         "negative": sum(layer.negative * layer.count for layer in layers) / weights,
         "arguments": zoo.arguments,
