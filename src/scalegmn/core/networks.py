@@ -125,6 +125,7 @@ class Networks:
         like: nn.Module | Architecture | None = None,
         activation: str | Activation | None = None,
         names: Sequence[str] | None = None,
+        prefix: str = "",
     ) -> Networks:
         """Read state dicts, all of one architecture.
 
@@ -133,6 +134,7 @@ class Networks:
             like: A module with such a state dict, or the architecture that its entries follow in order.
             activation: Without `like`: the hidden activation of a multilayer perceptron.
             names: What to call each network in an error.
+            prefix: Read only the entries under this name, such as `actor.`; the others ride along.
 
         >>> state = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).state_dict()
         >>> Networks.from_state_dicts([state], activation="relu")
@@ -151,7 +153,7 @@ class Networks:
             plain.append(tensors)
         act = None if activation is None else _activation(activation)
         try:
-            layout = _batch.find_layout(plain[0], like, act)
+            layout = _batch.find_layout(plain[0], like, act, prefix)
         except ScaleGMNError as error:
             if like is None or isinstance(like, Architecture):
                 raise ScaleGMNError(f"{names[0]}: {error}") from None
@@ -166,17 +168,19 @@ class Networks:
         *,
         like: nn.Module | Architecture | None = None,
         activation: str | Activation | None = None,
+        prefix: str = "",
     ) -> Networks:
-        """Read files with one state dict each (.pt, .pth, .ckpt, .safetensors); no code in them is run.
+        """Read files with one state dict each (torch, safetensors or Keras, whatever their names); no code is run.
 
         Arguments:
             paths: The files.
-            like, activation: As in `from_state_dicts`.
+            like, activation, prefix: As in `from_state_dicts`. A Keras file that holds its model needs none of them.
         """
         if isinstance(paths, str | Path):
             raise ScaleGMNError(f"paths: expected a list of files, got {paths}; put it in a list")
         states = [_files.read(p) for p in paths]
-        return cls.from_state_dicts(states, like=like, activation=activation, names=[str(p) for p in paths])
+        names = [str(p) for p in paths]
+        return cls.from_state_dicts(states, like=like, activation=activation, names=names, prefix=prefix)
 
     def to_state_dicts(self) -> list[dict[str, Tensor]]:
         """One state dict per network, under the names it came with (or those of `Feedforward`)."""

@@ -55,17 +55,21 @@ def from_json(kind: type[T], value: Mapping[str, Any], where: str) -> T:
 
 @cache
 def _fields(kind: type) -> dict[str, Any]:
+    # What does not count in a comparison, such as a module that serves as a template, is not written down.
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.compare}
 
 
 def _encode(hint: Any, value: Any) -> Any:
     if isinstance(hint, types.UnionType):
+        optional = _optional(hint)
+        if optional is not None:
+            return None if value is None else _encode(optional, value)
         return {"type": type(value).__name__, **_encode(type(value), value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: _encode(part, getattr(value, name)) for name, part in _fields(type(value)).items()}
     if isinstance(value, tuple):
-        return [_encode(get_args(hint)[0], entry) for entry in value]
+        return [_encode(part, entry) for part, entry in zip(_parts(hint, len(value)), value, strict=True)]
     if hint is float:
         return float(value) if math.isfinite(value) else str(value)
     return value
@@ -73,6 +77,9 @@ def _encode(hint: Any, value: Any) -> Any:
 
 def _decode(hint: Any, value: Any, where: str) -> Any:
     """Build what `hint` describes and refuse anything else, naming the place."""
+    optional = _optional(hint)
+    if optional is not None:
+        return None if value is None else _decode(optional, value, where)
     if isinstance(hint, types.UnionType) and isinstance(value, Mapping):
         kinds = {kind.__name__: kind for kind in get_args(hint)}
         if value.get("type") not in kinds:
@@ -81,7 +88,9 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return _decode_dataclass(hint, value, where)
     if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_decode(get_args(hint)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
+        parts = _parts(hint, len(value))
+        if len(parts) == len(value):
+            return tuple(_decode(p, v, f"{where}[{i}]") for i, (p, v) in enumerate(zip(parts, value, strict=True)))
     if get_origin(hint) is Literal and value in get_args(hint):
         return value
     if hint is float and value in ("inf", "-inf", "nan"):
@@ -92,6 +101,18 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
         return value
     expected = hint.__name__ if isinstance(hint, type) else str(hint)
     raise ScaleGMNError(f"{where}: expected {expected}, got {value!r}")
+
+
+def _optional(hint: Any) -> Any:
+    """X of `X | None`, else None."""
+    parts = get_args(hint) if isinstance(hint, types.UnionType) else ()
+    return parts[0] if len(parts) == 2 and parts[1] is type(None) else None
+
+
+def _parts(hint: Any, length: int) -> tuple[Any, ...]:
+    """What the entries of a tuple are: the same for all in `tuple[X, ...]`."""
+    parts = get_args(hint)
+    return (parts[0],) * length if parts[-1] is Ellipsis else parts
 
 
 def _decode_dataclass(kind: type, value: Mapping[str, Any], where: str) -> Any:

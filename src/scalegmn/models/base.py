@@ -12,6 +12,7 @@ from ..core.architecture import Architecture
 from ..core.doubles import double
 from ..core.networks import Networks, each_architecture
 from ..errors import ScaleGMNError
+from .reach import strange
 
 
 class Metanetwork(nn.Module, ABC):
@@ -23,6 +24,8 @@ class Metanetwork(nn.Module, ABC):
 
     def __init__(self, architectures: Sequence[Architecture]) -> None:
         super().__init__()
+        if isinstance(architectures, Architecture):
+            raise ScaleGMNError(f"architectures: expected a list of them, got one, {architectures}; put it in a list")
         if not architectures:
             raise ScaleGMNError("architectures: expected at least one, got none")
         self.architectures = tuple(dict.fromkeys(architectures))
@@ -30,11 +33,18 @@ class Metanetwork(nn.Module, ABC):
     def prepare(self, training: Sequence[Networks]) -> None:
         """See (a sample of) the training networks once before training, for input normalisation."""
 
+    def reads(self, architecture: Architecture) -> str | None:
+        """Why networks of an architecture cannot be read; None where they can, also if it is not in the list."""
+        return None if architecture in self.architectures else strange(architecture, self.architectures)
+
     def accepts(self, networks: Networks) -> Networks:
-        """Complain about an architecture that the model was not built for, and about another type or device."""
-        if networks.architecture not in self.architectures:
-            known = "; ".join(str(a) for a in self.architectures)
-            raise ScaleGMNError(f"architecture: this model was built for {known}; got {networks.architecture}")
+        """Complain about networks that the model cannot read, and about another type or device."""
+        if not isinstance(networks, Networks):
+            kind = type(networks).__name__
+            raise ScaleGMNError(f"networks: expected Networks, got {kind}; Networks.from_modules makes them of modules")
+        reason = None if networks.architecture in self.architectures else self.reads(networks.architecture)
+        if reason is not None:
+            raise ScaleGMNError(f"architecture: {reason}")
         mine = next(self.parameters())
         if (networks.dtype, networks.device) != (mine.dtype, mine.device):
             raise ScaleGMNError(

@@ -18,6 +18,7 @@ from ..nn.readout import ParameterHead, Readout, ReadoutKind
 from ..nn.spec import Aggregate, Backward, PassingSpec, SignRule
 from ..nn.symmetry import Symmetry
 from .base import Editor, InvariantModel
+from .reach import unreadable
 from .registry import ModelCard, register
 
 
@@ -111,6 +112,10 @@ class ScaleGMN(InvariantModel):
         """Take constants that bring weights to a common size; constants commute with all scalings."""
         self.body.measure(training)
 
+    def reads(self, architecture: Architecture) -> str | None:
+        """Widths, depths and kernels within what was built are read, also if they were never seen."""
+        return unreadable(architecture, self.architectures, self.symmetry, probes=self.body.probes is not None)
+
     def embed_one(self, networks: Networks) -> Tensor:
         y: Tensor = self.readout(*self.body(networks, self.readout.needs))
         return y
@@ -183,6 +188,10 @@ class ScaleGMNEditor(Editor):
         """As in `ScaleGMN`."""
         self.body.measure(training)
         super().prepare(training)
+
+    def reads(self, architecture: Architecture) -> str | None:
+        """As in `ScaleGMN`; step sizes belong to tensors, of which there may not be more."""
+        return unreadable(architecture, self.architectures, self.symmetry, probes=self.body.probes is not None)
 
     def direction(self, networks: Networks) -> Tensor:
         y: Tensor = self.head(networks, *self.body(networks, self.head.needs), self.body.init.kernels)

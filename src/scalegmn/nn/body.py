@@ -67,6 +67,7 @@ class MessagePassing(nn.Module):
     ) -> None:
         super().__init__()
         self.symmetries = {a: symmetry(a) for a in architectures}
+        self.symmetry = symmetry
         symmetries = list(self.symmetries.values())
         flow = resolve(spec.backward, symmetries)
         _check(symmetries, flow)
@@ -114,7 +115,7 @@ class MessagePassing(nn.Module):
 
     def forward(self, networks: Networks, wanted: Callable[[Symmetry], set[Key]]) -> tuple[Symmetry, States]:
         """The states after T iterations, of which only those in `wanted` are computed."""
-        symmetry = self.symmetries[networks.architecture]
+        symmetry = self.symmetries.get(networks.architecture) or self.symmetry(networks.architecture)
         positions = self.positions(networks.architecture)
         states = self._start(networks, symmetry, positions)
         answers = states.answers
