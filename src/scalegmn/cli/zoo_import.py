@@ -92,7 +92,7 @@ def checkpoints(
 ) -> None:
     """Your own checkpoints (.pt, .pth, .ckpt, .safetensors), of one or several architectures."""
     from ..zoo.imports.checkpoints import import_checkpoints
-    from .inspect import hidden_activation, load_module
+    from .sources import hidden_activation, load_module
 
     likes = [load_module(reference) for reference in arch or ()]
     _tell(import_checkpoints(folder, labels, out, activation=hidden_activation(activation, w0), likes=likes))

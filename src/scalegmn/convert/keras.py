@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,17 +34,17 @@ _NAMES = {
     "BatchNormalization": ("weight", "bias", "running_mean", "running_var"),
 }
 _IDLE = ("InputLayer", "Dropout", "SpatialDropout1D", "SpatialDropout2D", "GaussianNoise", "ActivityRegularization")
-_ACTIVATIONS: dict[str, partial[nn.Module]] = {
-    "relu": partial(nn.ReLU),
-    "tanh": partial(nn.Tanh),
-    "sigmoid": partial(nn.Sigmoid),
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
     "softmax": partial(nn.Softmax, dim=1),
-    "elu": partial(nn.ELU),
-    "selu": partial(nn.SELU),
-    "gelu": partial(nn.GELU),
-    "silu": partial(nn.SiLU),
-    "swish": partial(nn.SiLU),
-    "softplus": partial(nn.Softplus),
+    "elu": nn.ELU,
+    "selu": nn.SELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "swish": nn.SiLU,
+    "softplus": nn.Softplus,
     "leaky_relu": partial(nn.LeakyReLU, 0.2),
 }
 
@@ -67,7 +68,7 @@ def read_keras(path: Path) -> dict[str, Tensor]:
     try:
         import h5py
     except ImportError:
-        raise ScaleGMNError(f"{path}: is a Keras file, and h5py is not installed; pip install 'scalegmn[keras]'") from None
+        raise ScaleGMNError(f"{path}: is a Keras file, which needs h5py; pip install 'scalegmn[keras]'") from None
     try:
         content, config = _opened(path)
         with h5py.File(content, "r") as file:
@@ -134,8 +135,7 @@ def _old(root: Any, described: list[tuple[str, dict[str, Any]]] | None, limit: i
 
 
 def _guess(arrays: Sequence[Array]) -> str:
-    shapes = [a.ndim for a in arrays[:1]]
-    return {(2,): "Dense", (3,): "Conv1D", (4,): "Conv2D"}.get(tuple(shapes), "BatchNormalization")
+    return {2: "Dense", 3: "Conv1D", 4: "Conv2D"}.get(arrays[0].ndim if arrays else 0, "BatchNormalization")
 
 
 def _listed(group: Any, name: str) -> list[str]:
@@ -188,8 +188,6 @@ def _snake(name: str) -> str:
     >>> _snake("Conv2D"), _snake("BatchNormalization"), _snake("InputLayer")
     ('conv2d', 'batch_normalization', 'input_layer')
     """
-    import re
-
     name = re.sub(r"\W+", "", name)
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()

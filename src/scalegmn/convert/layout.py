@@ -5,7 +5,7 @@ Everything works on a whole batch at once: a *stacked* state dict has one tensor
 
 from __future__ import annotations
 
-import os
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -149,7 +149,8 @@ class Layout:
         'actor.'
         """
         paths = [key.split(".")[:-2] for key, _ in self.shapes]
-        return self.prefix + "".join(f"{name}." for name in os.path.commonprefix(paths))
+        shared = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+        return self.prefix + "".join(f"{names[0]}." for names in shared)
 
     def part(self, state: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
         """The entries under the prefix, by their names without it, and all others."""

@@ -42,8 +42,8 @@ class Probes(nn.Module):
         sizes = {(a.layers[0].size, input_dimensions(a)) for a in architectures}
         if len(sizes) != 1:
             raise ScaleGMNError(
-                f"probes: networks with different inputs have none in common, got {sorted(sizes)} (inputs, dimensions); "
-                "use probes = 0"
+                f"probes: networks with different inputs have none in common, got (inputs, dimensions) "
+                f"{sorted(sizes)}; use probes = 0"
             )
         ((size, dimensions),) = sizes
         if len(image) != dimensions:

@@ -124,6 +124,20 @@ class Zoo:
         """The names that the codes of a column of strings stand for; empty for numbers."""
         return tuple(self.header["categories"].get(name, ()))
 
+    def names(self) -> list[str]:
+        """What the networks are called: the files they came from where the zoo knows them, else their numbers."""
+        files = self.categories("file")
+        return [files[code] for code in self._table["file"].tolist()] if files else [str(i) for i in range(len(self))]
+
+    @property
+    def layouts(self) -> list[Json]:
+        """How the files were read from which it was imported, as JSON."""
+        return list(self.header["notes"].get("layouts", ()))
+
+    def label(self, default: str) -> str:
+        """The column that is to be learned: the one that the import named, else the given one."""
+        return str(self.header["notes"].get("label", default))
+
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits."""
