@@ -13,7 +13,7 @@ from torch import nn
 from scalegmn.cli import app
 from scalegmn.cli.application import run
 from scalegmn.core.architecture import Architecture
-from scalegmn.zoo.imports.checkpoints import import_checkpoints
+from scalegmn.zoo.imports.checkpoints import Ways, import_checkpoints
 from scalegmn.zoo.store.verify import verify
 from scalegmn.zoo.store.zoo import Zoo
 
@@ -41,7 +41,7 @@ def own(folder: Path) -> tuple[Path, list[nn.Module]]:
 
 def test_own_checkpoints_of_two_architectures(tmp_path: Path) -> None:
     folder, modules = own(tmp_path / "nets")
-    zoo = import_checkpoints(folder, folder / "labels.csv", tmp_path / "out", activation="tanh")
+    zoo = import_checkpoints(folder, folder / "labels.csv", tmp_path / "out", ways=Ways("tanh"))
     assert verify(tmp_path / "out") == []
     assert {str(a) for a in zoo.architectures} == {"2-4-1 [tanh]", "2-6-1 [tanh]"}
     assert zoo.categories("optimiser") == ("adam", "sgd")
@@ -62,8 +62,8 @@ def test_own_checkpoints_follow_modules_and_architectures(tmp_path: Path) -> Non
     torch.save(cnn.state_dict(), folder / "cnn.pt")
     torch.save(small(4).state_dict(), folder / "mlp.pt")
     (folder / "t.csv").write_text("file,label,split\ncnn.pt,cat,test\nmlp.pt,dog,train\n")
-    likes = [Architecture.mlp([2, 4, 1], "sine"), cnn]
-    zoo = import_checkpoints(folder, folder / "t.csv", tmp_path / "out", likes=likes)
+    likes = {"mlp": Architecture.mlp([2, 4, 1], "sine"), "cnn": cnn}
+    zoo = import_checkpoints(folder, folder / "t.csv", tmp_path / "out", ways=Ways(likes=likes))
     assert {str(a) for a in zoo.architectures} == {"1-3-2 [relu]", "2-4-1 [sine(1)]"}
     assert zoo.categories("label") == ("cat", "dog")
     assert zoo.column("row")[zoo.split("test")].tolist() == [0]
@@ -77,8 +77,10 @@ def test_own_checkpoints_follow_modules_and_architectures(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
-        ("file,name\nnet1.pt,1", "expected different columns with file and label"),
-        ("", "expected different columns with file and label"),
+        ("file,name\nnet1.pt,x", "expected a column label or one column of numbers, got none"),
+        ("file,a,b\nnet1.pt,1,2", "one column of numbers, got a, b; name one with --label-column"),
+        ("file,label\nnet1.pt,1\nnet2.pt,", "row 3 has no value in the column 'label'"),
+        ("", "expected different columns with file and a label"),
         ("file,label\n", "expected at least one row"),
         ("file,label\nnet1.pt", "expected 2 values in row 2, got 1"),
         ("file,label\nnet1.pt,1\nnet1.pt,2", r"lists net1\.pt twice"),
@@ -100,7 +102,7 @@ def test_bad_tables_and_checkpoints_are_refused(tmp_path: Path, table: str, comp
     torch.save({"a": Evil(tmp_path / "trap")}, folder / "evil.pt")
     torch.save(nn.Conv2d(1, 2, 3).state_dict(), folder / "conv.pt")
     (folder / "labels.csv").write_text(table)
-    refused(tmp_path, lambda out: import_checkpoints(folder, folder / "labels.csv", out, activation="tanh"), complaint)
+    refused(tmp_path, lambda out: import_checkpoints(folder, folder / "labels.csv", out, ways=Ways("tanh")), complaint)
 
 
 def test_the_command_takes_modules_and_an_activation(
