@@ -21,6 +21,7 @@ from .activations import Activation
 from .activations import activation as _activation
 from .architecture import Architecture
 from .evaluate import Parameters, Responses
+from .html import html_table
 
 Index = SupportsIndex | slice | Sequence[int] | Tensor
 
@@ -298,6 +299,12 @@ class Networks:
 
     def __repr__(self) -> str:
         return f"Networks({len(self)} x {self.architecture}, {self.dtype}, {self.device})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        a = self.architecture
+        rows = {"architecture": a, "parameters": f"{a.parameters:,}", "type": self.dtype, "device": self.device}
+        return html_table(f"{len(self):,} networks", rows)
 
     # -- evaluation --------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..convert.fx import trace
 from ..convert.layout import Layout
+from ..core.html import html_table
 from ..core.networks import Networks
 from ..core.schema import architecture_from_json, from_json
 from ..errors import ScaleGMNError
@@ -81,6 +82,13 @@ class Trained:
     def __repr__(self) -> str:
         built = "; ".join(map(str, self.model.architectures))
         return f"Trained({self.config['model']['name']} for {self.task.name} of {built})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        parameters = sum(p.numel() for p in self.model.parameters())
+        reads = "; ".join(map(str, self.model.architectures))
+        rows = {"task": self.task.name, "reads": reads, "parameters": f"{parameters:,}", "device": self.device}
+        return html_table(self.config["model"]["name"], rows)
 
     @property
     def device(self) -> torch.device:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...core.architecture import Architecture
+from ...core.html import html_table
 from ...core.networks import Networks
 from ...core.schema import Json, architecture_from_json, from_json
 from ...errors import ScaleGMNError
@@ -87,6 +88,13 @@ class Zoo:
     def __repr__(self) -> str:
         which = ", ".join(map(str, self.architectures[:3])) + (", ..." if len(self.architectures) > 3 else "")
         return f"Zoo({len(self)} x {which}, {self.path})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        counts = zip(self.architectures, self.architecture_of().bincount().tolist(), strict=True)
+        splits = ", ".join(f"{name} {len(self.split(name)):,}" for name in self.splits)
+        rows = {"splits": splits, "columns": ", ".join(self.columns), **{str(a): f"{n:,} networks" for a, n in counts}}
+        return html_table(f"{self.path}: {len(self):,} networks ({self.kind})", rows)
 
     @property
     def architecture(self) -> Architecture:
