@@ -346,6 +346,14 @@ def _as_integer(index: Any) -> int | None:
         return None
 
 
+def expect_networks(value: object) -> None:
+    """Complain about a module, a tensor or anything else in place of networks."""
+    if not isinstance(value, Networks):
+        raise ScaleGMNError(
+            f"networks: expected Networks, got {type(value).__name__}; Networks.from_modules makes them of modules"
+        )
+
+
 @overload
 def group_by_architecture(networks: Networks) -> list[tuple[Networks, None]]: ...
 @overload
@@ -363,6 +371,8 @@ def group_by_architecture(
     """
     if isinstance(networks, Networks):
         return [(networks, None)]
+    for batch in networks if isinstance(networks, Sequence) else [networks]:
+        expect_networks(batch)
     groups: dict[Architecture, list[tuple[Networks, Tensor]]] = {}
     start = 0
     for batch in networks:

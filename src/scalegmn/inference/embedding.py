@@ -14,6 +14,8 @@ from .sources import Reading
 def table_of(found: Reading) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
     """The rows of a zoo's table that belong to its networks, and their `index`; nothing where more was read than a zoo.
 
+    The names of files are `Reading.names`.
+
     Arguments:
         found: What `Trained.read` gave.
     """
@@ -25,7 +27,7 @@ def table_of(found: Reading) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
         raise ScaleGMNError(f"embed: {zoo.path} has a column {taken[0]!r}, which would replace the result's own")
     index = found.pieces[0].rows
     arrays = {"index": np.asarray(index)}
-    for name in zoo.columns:
+    for name in (name for name in zoo.columns if name != "file"):
         values, names = zoo.column(name)[index].numpy(), zoo.categories(name)
         arrays[name] = np.array(names)[values] if names else values
     return arrays

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.doubles import double
-from ..core.networks import Networks, each_architecture
+from ..core.networks import Networks, each_architecture, expect_networks
 from ..errors import ScaleGMNError
 from .reach import strange
 
@@ -39,9 +39,7 @@ class Metanetwork(nn.Module, ABC):
 
     def accepts(self, networks: Networks) -> Networks:
         """Complain about networks that the model cannot read, and about another type or device."""
-        if not isinstance(networks, Networks):
-            kind = type(networks).__name__
-            raise ScaleGMNError(f"networks: expected Networks, got {kind}; Networks.from_modules makes them of modules")
+        expect_networks(networks)
         reason = None if networks.architecture in self.architectures else self.reads(networks.architecture)
         if reason is not None:
             raise ScaleGMNError(f"architecture: {reason}")
