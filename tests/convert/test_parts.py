@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from scalegmn.errors import ScaleGMNError
 
 
 def mlp(*sizes: int) -> nn.Sequential:
-    parts = [p for a, b in zip(sizes, sizes[1:], strict=False) for p in (nn.Linear(a, b), nn.BatchNorm1d(b), nn.Tanh())]
+    parts = [p for a, b in pairwise(sizes) for p in (nn.Linear(a, b), nn.BatchNorm1d(b), nn.Tanh())]
     return nn.Sequential(*parts[:-2])
 
 
@@ -66,7 +67,7 @@ def test_a_longer_network_is_not_a_part(tmp_path: Path) -> None:
     long, short = mlp(3, 8, 2, 4).state_dict(), mlp(3, 8, 2)
     with pytest.raises(ScaleGMNError, match="which the architecture has not"):
         Networks.from_state_dicts([long], like=short)
-    with pytest.raises(ScaleGMNError, match="no entry begins with 'critik.'; names begin with actor, critic"):
+    with pytest.raises(ScaleGMNError, match=r"no entry begins with 'critik\.'; names begin with actor, critic"):
         Networks.from_state_dicts([Agent().state_dict()], like=short, prefix="critik")
 
 

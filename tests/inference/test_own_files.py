@@ -196,7 +196,7 @@ def test_bare_weights_are_answered_with_what_was_assumed(siren_run: Path, tmp_pa
     torch.save(relu.state_dict(), tmp_path / "bare")
     (row,) = json.loads(command("predict", siren_run, tmp_path / "bare", "--top", 3, "--json"))
     assert row["assumed"] == "sine(30)"
-    assert [answer["label"] for answer in row["top"]][0] == row["label"]
+    assert row["top"][0]["label"] == row["label"]
     assert sum(answer["probability"] for answer in row["top"]) == pytest.approx(1, abs=1e-3)
     assert "do not tell their activations; assumed sine(30)" in command.err  # type: ignore[attr-defined]
     told = command("predict", siren_run, tmp_path / "bare", "--activation", "relu", code=2)

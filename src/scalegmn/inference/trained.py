@@ -12,16 +12,15 @@ from torch import Tensor, nn
 
 from ..convert.fx import trace
 from ..convert.layout import Layout
+from ..core.canonical import Canonical, present
 from ..core.html import html_table
 from ..core.networks import Networks
 from ..core.schema import architecture_from_json, from_json
 from ..errors import ScaleGMNError
 from ..models.base import Editor, InvariantModel, Metanetwork
-from ..tasks import Task, task_from_json
-from ..training.build import build_model
-from ..training.data import Canonical, listed, present
+from ..tasks import Task, build_model, task_from_json
 from ..training.distributed import World
-from ..training.evaluation import Evaluation, evaluate, evaluating
+from ..training.evaluation import Evaluation, evaluate
 from ..training.state import read_json, read_tensors, weights_of, write_json, write_tensors
 from ..zoo.store.zoo import Zoo
 from .sources import Hints, Reader, Reading, Source
@@ -164,7 +163,7 @@ class Trained:
         batches = [piece.networks for piece in found.pieces if isinstance(piece.networks, Networks)]
         if len(batches) < len(found.pieces):
             raise ScaleGMNError("edit: expected modules, state dicts, files or networks, got a zoo")
-        with evaluating(model):
+        with torch.no_grad():
             return [self._edit(model, networks) for networks in batches]
 
     def _edit(self, model: Editor, networks: Networks) -> Networks:
@@ -214,12 +213,13 @@ class Trained:
 
     def _run(self, found: Reading, ask: Callable[[Sequence[Networks]], Tensor]) -> Tensor:
         """What the model says to networks (B, ...), in the order in which they were given."""
-        with evaluating(self.model):
+        with torch.no_grad():
             return torch.cat([self._ask(ask, chunk.networks)[chunk.places.argsort()] for chunk in found.chunks()])
 
     def _ask(self, ask: Callable[[Sequence[Networks]], Tensor], networks: Sequence[Networks]) -> Tensor:
+        # Converted here and checked when they were read.
         converted = [batch.to(dtype=self._dtype) for batch in networks]
-        return ask(listed(present(converted, self.canonical, self.device))).cpu()
+        return ask([present(batch, self.canonical, self.device) for batch in converted]).cpu()
 
     # -- sharing -----------------------------------------------------------------------------------------------
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.architecture import Architecture
 from ..core.schema import from_json
 from ..errors import ScaleGMNError
+from ..models.base import Metanetwork
+from ..models.registry import build_equivariant, build_invariant
 from .base import Task
 from .classification import Classification
 from .editing import Editing
 from .regression import Regression
 
-__all__ = ["TASKS", "Classification", "Editing", "Regression", "Task", "task_class", "task_from_json"]
+__all__ = ["TASKS", "Classification", "Editing", "Regression", "Task", "build_model", "task_class", "task_from_json"]
 
 TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Regression, Editing)}
 
@@ -41,3 +44,19 @@ def task_from_json(values: Mapping[str, Any]) -> Task:
     True
     """
     return from_json(task_class(values["name"]), {k: v for k, v in values.items() if k != "name"}, "task")
+
+
+def build_model(
+    name: str, options: Mapping[str, Any], task: Task, architectures: Sequence[Architecture]
+) -> Metanetwork:
+    """A model with the head that a task needs.
+
+    Arguments:
+        name: As in `scalegmn models`.
+        options: Keyword arguments of its constructor.
+        task: What it shall learn.
+        architectures: What it shall read.
+    """
+    if task.head == "equivariant":
+        return build_equivariant(name, architectures, options)
+    return build_invariant(name, architectures, task.outputs, options)

@@ -16,10 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
-from ..tasks import Task, task_class
+from ..tasks import Task, build_model, task_class
 from ..zoo.store.zoo import Zoo
 from .augment import MoveAugment, NoiseAugment, ScaleAugment
-from .build import build_model
 from .compiled import Compiled
 from .data import AUGMENT, DROPOUT, PREPARE, Stream, fetch, listed, present, seed_for
 from .distributed import World, world
