@@ -238,3 +238,18 @@ def test_an_offset_is_told_in_words_and_treated_alike(digits: Zoo, siren_run: Pa
     for ask in (lambda t: t.read(networks), lambda t: t.read(tmp_path / "z"), lambda t: t.evaluate(tmp_path / "z")):
         with pytest.raises(ScaleGMNError, match=r"got layer 3 has offset 0\.5 and 0\.0"):
             ask(scalegmn.load(path))
+
+
+def test_a_part_of_a_file_is_edited_in_its_own_precision(digits: Zoo, tmp_path: Path, command: Command) -> None:
+    train(recipe_for(digits.path, task="editing", epochs=1), tmp_path / "run")
+    (state,) = digits.batch([0]).to_state_dicts()
+    whole = {f"inr.{k}": t.double() for k, t in state.items()}
+    whole |= {"other.weight": torch.rand(3, 3), "step": torch.tensor(7)}
+    torch.save(whole, tmp_path / "a.th")
+    command("edit", tmp_path / "run", tmp_path / "a.th", "-o", tmp_path / "b.th", code=2)
+    command("edit", tmp_path / "run", tmp_path / "a.th", "-o", tmp_path / "b.th", "--prefix", "inr")
+    assert "assumed sine(30)" in command.err  # type: ignore[attr-defined]
+    edited = torch.load(tmp_path / "b.th", weights_only=True)
+    assert {k: t.dtype for k, t in edited.items()} == {k: t.dtype for k, t in whole.items()}
+    assert torch.equal(edited["other.weight"], whole["other.weight"])
+    assert not torch.equal(edited["inr.1.weight"], whole["inr.1.weight"])
