@@ -182,7 +182,7 @@ class Reader:
         single = isinstance(source, nn.Module | Mapping | str | Path | Networks | Zoo)
         given = [source] if single else list(cast(Sequence[One], source))
         pieces = [p for i, one in enumerate(given) for p in self._pieces(cast(One, one), i, hints)]
-        if not pieces:
+        if not any(piece.names for piece in pieces):
             raise ScaleGMNError("networks: expected at least one, got none")
         return Reading(pieces, single)
 

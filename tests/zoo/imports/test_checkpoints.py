@@ -195,6 +195,8 @@ def test_imported_inrs_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.count("\n") == 2
     assert run(app, [*words, "--convention", "dws", "--grid", "9x8"]) == 0
     assert "3 x 2-4-1 [sine(30)]" in capsys.readouterr().out
+    assert run(app, ["zoo", "info", str(tmp_path / "out")]) == 0
+    assert "0.th" not in capsys.readouterr().out
     zoo = Zoo.open(tmp_path / "out")
     assert zoo.architecture.layers[-1].offset == 0.5
     assert zoo.grid().shape == (72, 2)
