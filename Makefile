@@ -1,21 +1,27 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e
 JOBS ?= 2
 
 .PHONY: setup demo test fuzz clean
 
-setup: $(STAMP)
+setup: $(VENV)/.installed-dev
 
-# The stamp makes a second call start at once; a change of requirements installs again.
-$(STAMP): pyproject.toml constraints.txt
+# The stamps make a second call start at once; a change of requirements installs again. The demo needs the package
+# alone; linters, Ray and the other extras are for the tests.
+$(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing into $(VENV) (a few minutes the first time)'
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(INSTALL) .
 	@touch $@
 
-demo: setup
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo 'installing what the tests need'
+	@$(INSTALL) '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
 	$(BIN)/scalegmn demo
 
 # One thread per worker: the test processes already fill the cores.

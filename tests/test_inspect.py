@@ -186,7 +186,7 @@ def test_complaints(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
     (tmp_path / "theirs.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert "expected module:function, got 'theirs'" in complaint(capsys, good, "--arch", "theirs")
+    assert "module:function or path/file.py:function, got 'theirs'" in complaint(capsys, good, "--arch", "theirs")
     assert "No module named 'nobodys'" in complaint(capsys, good, "--arch", "nobodys:f")
     assert "has no attribute 'missing'" in complaint(capsys, good, "--arch", "theirs:missing")
     assert "RuntimeError: not today" in complaint(capsys, good, "--arch", "theirs:failing")

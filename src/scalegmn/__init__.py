@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from scalegmn.core.networks import Networks as Networks
     from scalegmn.core.transform import Transform as Transform
     from scalegmn.errors import ScaleGMNError as ScaleGMNError
+    from scalegmn.inference.train import train as train
+    from scalegmn.inference.trained import Trained as Trained
     from scalegmn.inference.trained import load as load
     from scalegmn.models.base import Classifier as Classifier
     from scalegmn.models.base import Editor as Editor
@@ -29,11 +31,13 @@ _EXPORTS = {
     "Regressor": "scalegmn.models.base",
     "ScaleGMN": "scalegmn.models.scalegmn",
     "ScaleGMNError": "scalegmn.errors",
+    "Trained": "scalegmn.inference.trained",
     "Transform": "scalegmn.core.transform",
     "Zoo": "scalegmn.zoo.store.zoo",
     "activation": "scalegmn.core.activations",
     "canonicalize": "scalegmn.core.canonical",
     "load": "scalegmn.inference.trained",
+    "train": "scalegmn.inference.train",
 }
 
 __all__ = ["__version__", *_EXPORTS]

@@ -185,8 +185,8 @@ def test_an_architecture_is_the_same_key_in_another_process() -> None:
 def test_what_reads_the_same_is_told_apart() -> None:
     a, b = Architecture.mlp([2, 8, 1]), Architecture.mlp([2, 8, 1], bias=False)
     assert str(a) == str(b)
-    assert "layer 1 is Layer(" in a.beside(b)
-    with pytest.raises(ScaleGMNError, match=r"got 2-8-1 .* layer 1 is Layer"):
+    assert "layer 1 has " in a.beside(b)
+    with pytest.raises(ScaleGMNError, match=r"got 2-8-1 .* layer 1 has bias True and False"):
         Networks.cat([random_networks(a, 1), random_networks(b, 1)])
 
 

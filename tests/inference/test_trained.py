@@ -20,7 +20,7 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.inference.embedding import embed_zoo
+from scalegmn.inference.embedding import table_of
 from scalegmn.inference.trained import Trained, load
 from scalegmn.tasks import Classification, Editing
 from scalegmn.training.evaluation import Evaluation, compare
@@ -104,11 +104,13 @@ def test_modules_state_dicts_files_and_networks_get_the_same_answers(
     save_file(states[2], files[2])
     expected = trained.predict(digits.batch([0, 1, 2]))
     assert [set(answer) for answer in expected] == [{"label", "probability"}] * 3
-    assert expected == trained.predict(modules) == trained.predict(states) == trained.predict(files)
-    assert trained.predict(modules[1]) == trained.predict(str(files[1])) == expected[1:2]
+    assert expected == trained.predict(modules) == trained.predict(digits)[:3]
+    assert expected == trained.predict(states, activation="sine") == trained.predict(files, activation="sine")
+    assert trained.predict(modules[1]) == trained.predict(str(files[1]), activation="sine(30)") == expected[1:2]
     embedding = trained.embed(modules)
     assert embedding.shape == (3, 16)
-    assert torch.allclose(embedding, trained.embed(files))
+    with pytest.warns(UserWarning, match=r"0\.pt and 2 more: the files do not tell .*; assumed sine\(30\)"):
+        assert torch.allclose(embedding, trained.embed(files))
 
 
 def test_predictions_equal_what_the_evaluation_saw(digits: Zoo, classifier: Path) -> None:
@@ -127,7 +129,7 @@ def test_edits_come_back_in_the_form_in_which_they_came(digits: Zoo, editor: Pat
     assert isinstance(networks, Networks)
     edited = trained.edit(module)
     assert isinstance(edited, Siren)
-    state = trained.edit(tmp_path / "a.pt")
+    state = trained.edit(tmp_path / "a.pt", activation="sine")
     assert list(state) == list(module.state_dict())
     x = torch.rand(5, 2)
     assert torch.allclose(edited(x), networks.evaluate(x)[0])
@@ -155,8 +157,7 @@ def test_another_architecture_is_one_line_with_both(classifier: Path, tmp_path: 
     for source in (wide, wide.state_dict(), tmp_path / "wide.pt"):
         with pytest.raises(ScaleGMNError) as caught:
             trained.predict(source)
-        assert "built for 2-8-8-1 [sine(30)]" in str(caught.value)
-        assert "got 2-12-12-1 [sine(30)]" in str(caught.value)
+        assert "built for 2-8-8-1 [sine(30)]; got 2-12-12-1" in str(caught.value)
 
 
 def test_a_broken_weight_is_named(digits: Zoo, classifier: Path) -> None:
@@ -228,14 +229,14 @@ def test_predict(digits: Zoo, classifier: Path, tmp_path: Path, command: Command
     for file, module in zip(files, sirens(digits, 2), strict=True):
         torch.save(module.state_dict(), file)
     rows = json.loads(command("predict", classifier, *files, "--json"))
-    expected = load(classifier).predict(files)
-    assert rows == [{"file": str(file), **answer} for file, answer in zip(files, expected, strict=True)]
+    expected = load(classifier).predict(files, activation="sine")
+    about = {"assumed": "sine(30)", "unseen": None}
+    assert rows == [{"file": str(file), **answer, **about} for file, answer in zip(files, expected, strict=True)]
     assert "probability" in command("predict", classifier, *files)
     torch.save(Siren(hidden=3).state_dict(), tmp_path / "c.pt")
     message = command("predict", classifier, tmp_path / "c.pt", code=2)
     assert message.count("\n") == 1
-    assert "built for 2-8-8-1" in message
-    assert "got 2-3-3-1" in message
+    assert "built for 2-8-8-1 [sine(30)]; got 2-3-3-1" in message
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
@@ -252,7 +253,7 @@ def test_edit(digits: Zoo, editor: Path, tmp_path: Path, command: Command, suffi
     command("edit", editor, file, "-o", out, "--render", picture)
     edited = torch.load(out, weights_only=True) if suffix == ".pt" else load_file(out)
     assert {k: v.shape for k, v in edited.items()} == {k: v.shape for k, v in state.items()}
-    expected = load(editor).edit(file)
+    expected = load(editor).edit(file, activation="sine")
     assert all(torch.equal(edited[k], expected[k]) for k in edited)
     image = imread(picture)
     assert image.shape[:2] == (64, 136)
@@ -289,7 +290,7 @@ def test_a_column_may_not_take_the_place_of_embeddings(digits: Zoo, classifier: 
     writer.append(digits.architecture, digits.batch([0]).parameters, {"index": torch.tensor([7]), "split": ["test"]})
     writer.finish()
     with pytest.raises(ScaleGMNError, match="column 'index'"):
-        embed_zoo(load(classifier), tmp_path)
+        table_of(load(classifier).read(tmp_path))
 
 
 def test_evaluate(digits: Zoo, classifier: Path, invariant: Path, command: Command) -> None:

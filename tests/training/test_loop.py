@@ -15,12 +15,13 @@ from safetensors import safe_open
 from tiny_runs import recipe_for, same, weights
 from tiny_zoos import mixed_zoo
 
+from scalegmn.core import canonical
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.inference.trained import load
 from scalegmn.models.flat import FlatTrunk
 from scalegmn.tasks import Classification
-from scalegmn.training import data, loop
+from scalegmn.training import loop
 from scalegmn.training.data import Stream, present
 from scalegmn.training.distributed import World
 from scalegmn.training.loop import DivergedError, learning_rate, train
@@ -276,7 +277,7 @@ def test_preparation_and_canonical_forms_need_only_the_cpu(
 
     monkeypatch.setattr(FlatTrunk, "prepare", prepare)
     monkeypatch.setattr(loop, "weights_of", lambda model: {})
-    monkeypatch.setitem(data._FORMS, "phase", form)
+    monkeypatch.setitem(canonical._FORMS, "phase", form)
     # This device stands for one that lacks float64, as MPS does.
     elsewhere = torch.device("meta")
     together, quiet, task = World(0, 1, elsewhere), Progress("", quiet=True), Classification.from_zoo(digits)

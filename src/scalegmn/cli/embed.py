@@ -1,4 +1,4 @@
-"""`scalegmn embed`: the invariant embedding of networks as a NumPy file."""
+"""`scalegmn embed`: the invariant embedding of networks as a NumPy file or CSV."""
 
 from __future__ import annotations
 
@@ -9,38 +9,47 @@ import typer
 
 from .application import app, examples
 from .console import check_out, note
+from .sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, read_sources
 
 
-@app.command(epilog=examples("scalegmn embed RUN zoos/digits -o embeddings.npz", "scalegmn embed RUN *.pt -o mine.npz"))
+@app.command(
+    epilog=examples("scalegmn embed RUN zoos/digits -o embeddings.npz", "scalegmn embed RUN folder/ --csv > mine.csv")
+)
 def embed(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
-    sources: Annotated[list[Path], typer.Argument(help="A zoo, or checkpoints.", show_default=False)],
+    run: RunPath,
+    sources: Annotated[
+        list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write (.npz).")] = Path("embeddings.npz"),
-    split: Annotated[str | None, typer.Option(help="Of a zoo: only this split.")] = None,
-    activation: Annotated[
-        str | None, typer.Option(help="Of checkpoints, where the model knows several of these shapes.")
-    ] = None,
+    split: Split = None,
+    activation: ActivationName = None,
+    arch: Archs = None,
+    prefix: Prefix = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of writing a file.")] = False,
 ) -> None:
     """Write the embedding of each network: a vector that its symmetries leave as it is.
 
-    The file holds `embeddings` (N, d); for checkpoints their `names`, for a zoo their `index` and its table's columns.
+    The file holds `embeddings` (N, d) and `names`; for a zoo also `index` and the columns of its table.
     """
+    import io
+
     import numpy as np
 
-    from ..errors import ScaleGMNError
-    from ..inference.embedding import embed_zoo
+    from ..files import write_atomically
+    from ..inference.embedding import table_of
     from ..inference.trained import load
 
-    check_out(out, ".npz")
+    if not as_csv:
+        check_out(out, ".npz")
     trained = load(run)
-    arrays: dict[str, Any]
-    if any(source.is_dir() for source in sources):
-        if len(sources) > 1:
-            raise ScaleGMNError(f"embed: expected one zoo or several files, got {len(sources)} paths with a directory")
-        arrays = embed_zoo(trained, sources[0], split)
-    else:
-        found = trained.embed(sources, activation=activation).numpy()
-        arrays = {"embeddings": found, "names": np.array([str(source) for source in sources])}
-    with out.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    note(f"wrote {len(arrays['embeddings'])} embeddings of width {arrays['embeddings'].shape[1]} to {out}")
+    found = read_sources(trained, sources, activation, arch, prefix, split)
+    vectors = trained.embed(found)
+    if as_csv:
+        pairs = zip(found.names, vectors.tolist(), strict=True)
+        print_csv([{"file": name, "embedding": vector} for name, vector in pairs])
+        return
+    arrays: dict[str, Any] = {**table_of(found), "embeddings": vectors.numpy(), "names": np.array(found.names)}
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_atomically(out, content.getvalue())
+    note(f"wrote {len(vectors)} embeddings of width {vectors.shape[1]} to {out}")

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ScaleGMNError
 from .application import app, examples
 from .console import print_json, stdout
+from .sources import Prefix, hidden_activation, load_module
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from torch import Tensor, nn
+    from torch import Tensor
 
-    from ..core.activations import Activation
     from ..core.architecture import Architecture, Connection
     from ..core.networks import Networks
 
@@ -37,16 +36,17 @@ _SHOWN_FILES = 20
 )
 def inspect(
     files: Annotated[
-        list[Path], typer.Argument(help="Checkpoints (.pt, .pth, .ckpt, .safetensors).", show_default=False)
+        list[Path], typer.Argument(help="Checkpoints (torch, safetensors, Keras).", show_default=False)
     ],
     arch: Annotated[
         str | None,
-        typer.Option(help="module:function that returns the nn.Module (the current directory is searched first)."),
+        typer.Option(help="module:function or path/file.py:function that returns the nn.Module."),
     ] = None,
     activation: Annotated[
         str | None, typer.Option(help="Hidden activation of a multilayer perceptron, instead of --arch.")
     ] = None,
     w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.")] = None,
+    prefix: Prefix = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show architecture, parameters, symmetries and idle neurons of networks of one architecture.
@@ -58,52 +58,12 @@ def inspect(
     from ..core.networks import Networks
 
     like = None if arch is None else load_module(arch)
-    networks = Networks.from_files(files, like=like, activation=hidden_activation(activation, w0))
+    networks = Networks.from_files(files, like=like, activation=hidden_activation(activation, w0), prefix=prefix)
     answer = describe(networks, [str(f) for f in files])
     if as_json:
         print_json(answer)
     else:
         _show(answer)
-
-
-def load_module(reference: str) -> nn.Module:
-    """The module that `module:function` returns.
-
-    Arguments:
-        reference: An importable module and a function in it that takes no arguments.
-    """
-    import importlib
-    import sys
-
-    from torch import nn
-
-    name, _, function = reference.partition(":")
-    if not name or not function:
-        raise ScaleGMNError(f"--arch: expected module:function, got {reference!r}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        made = getattr(importlib.import_module(name), function)()
-    except Exception as error:
-        # It is a person's own code: whatever it raises is their input, not our mistake.
-        raise ScaleGMNError(f"--arch {reference}: {type(error).__name__}: {error}") from error
-    if not isinstance(made, nn.Module):
-        raise ScaleGMNError(f"--arch {reference}: expected it to return an nn.Module, got {type(made).__name__}")
-    return made
-
-
-def hidden_activation(name: str | None, w0: float | None) -> Activation | None:
-    """What --activation and --w0 say together."""
-    from ..core.activations import activation
-
-    found = None if name is None else activation(name)
-    if found is not None and found.name == "sine":
-        if w0 is None:
-            raise ScaleGMNError("--activation sine: also expected its frequency, such as --w0 30")
-        return activation("sine", w0)
-    if w0 is not None:
-        raise ScaleGMNError("--w0: expected only together with --activation sine")
-    return found
 
 
 # -- the answer --------------------------------------------------------------------------------------------------

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import ScaleGMNError
 from .application import examples
 from .console import stdout
+from .sources import Archs, Prefix, hidden_activation, load_module
 from .zoo import zoo_app
 
 if TYPE_CHECKING:
+    from ..zoo.inr.canvas import Canvas
     from ..zoo.store.zoo import Zoo
 
 import_app = typer.Typer(help="Convert published collections, or your own checkpoints.", no_args_is_help=True)
@@ -84,7 +87,9 @@ def cnn_zoo(
 @import_app.command(
     epilog=examples(
         "scalegmn zoo import checkpoints runs/models --labels labels.csv zoos/mine --activation relu",
-        "scalegmn zoo import checkpoints runs --labels runs.csv zoos/mine --arch models:small --arch models:big",
+        "scalegmn zoo import checkpoints runs --labels runs.csv zoos/mine --arch models:small --arch models.py:big",
+        "scalegmn zoo import checkpoints inrs --labels l.csv zoos/inrs --activation sine --w0 30 --convention dws "
+        "--grid 28x28",
     )
 )
 def checkpoints(
@@ -92,23 +97,55 @@ def checkpoints(
     out: Out,
     labels: Annotated[
         Path,
-        typer.Option(help="A CSV with columns file and label, perhaps split and others.", show_default=False),
+        typer.Option(help="A CSV with a column file, one to learn, perhaps split and others.", show_default=False),
     ],
+    label_column: Annotated[
+        str | None, typer.Option(help="The column to learn (default: label, or the only numbers).", show_default=False)
+    ] = None,
     activation: Annotated[
         str | None, typer.Option(help="Hidden activation of multilayer perceptrons.", show_default=False)
     ] = None,
     w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.", show_default=False)] = None,
-    arch: Annotated[
-        list[str] | None,
-        typer.Option(help="module:function that returns an nn.Module; once for each architecture.", show_default=False),
+    arch: Archs = None,
+    arch_column: Annotated[
+        str | None,
+        typer.Option(help="The column that tells which --arch a file has (default: activation).", show_default=False),
+    ] = None,
+    prefix: Prefix = "",
+    picture: Annotated[
+        str | None,
+        typer.Option("--convention", help="INRs: how they paint, dws or nfn; with --grid.", show_default=False),
+    ] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="INRs: HEIGHTxWIDTH or HEIGHTxWIDTHxCOLOURS of the pictures.", show_default=False)
     ] = None,
 ) -> None:
-    """Your own checkpoints (.pt, .pth, .ckpt, .safetensors), of one or several architectures."""
-    from ..zoo.imports.checkpoints import import_checkpoints
-    from .inspect import hidden_activation, load_module
+    """Your own checkpoints (torch, safetensors, Keras; whatever their names), of one or several architectures."""
+    from ..zoo.imports.checkpoints import Ways, import_checkpoints
 
-    likes = [load_module(reference) for reference in arch or ()]
-    _tell(import_checkpoints(folder, labels, out, activation=hidden_activation(activation, w0), likes=likes))
+    likes = {reference: load_module(reference) for reference in arch or ()}
+    known = hidden_activation(activation, w0)
+    ways = Ways(known, likes, arch_column, prefix, None if picture is None and grid is None else _canvas(picture, grid))
+    zoo = import_checkpoints(folder, labels, out, label=label_column, ways=ways)
+    _tell(zoo)
+    counts = zoo.architecture_of().bincount().tolist()
+    for architecture, count in zip(zoo.architectures, counts, strict=True):
+        stdout().print(f"{count:8,} x {architecture}", markup=False)
+
+
+def _canvas(picture: str | None, grid: str | None) -> Canvas:
+    """What --convention and --grid say together."""
+    from ..zoo.inr.canvas import Canvas
+    from ..zoo.inr.conventions import convention
+
+    if picture is None or grid is None:
+        raise ScaleGMNError("--convention: expected together with --grid, such as --convention dws --grid 28x28")
+    sides = grid.lower().split("x")
+    if len(sides) not in (2, 3) or not all(side.isdecimal() and 0 < int(side) < 1 << 16 for side in sides):
+        raise ScaleGMNError(f"--grid: expected HEIGHTxWIDTH such as 28x28, or 32x32x3 with colours; got {grid!r}")
+    height, width, colours = (*map(int, sides), 1)[:3]
+    rule = convention(picture)
+    return Canvas(rule.name, height, width, colours, rule.low, rule.high)
 
 
 def _tell(zoo: Zoo) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from ..core.activations import Activation
 from ..core.architecture import Architecture
 from ..errors import ScaleGMNError
-from .chain import Unordered, check_order, infer, match
+from .chain import Described, Unordered, check_order, infer, match
 from .feedforward import Feedforward, default_layout
 from .fx import check_module, trace
 from .layout import Layout
@@ -48,11 +49,25 @@ def pack_modules(modules: Sequence[nn.Module]) -> Packed:
 
 
 def find_layout(
-    state: Mapping[str, Tensor], like: nn.Module | Architecture | None, activation: Activation | None
+    state: Mapping[str, Tensor],
+    like: nn.Module | Architecture | None,
+    activation: Activation | None,
+    prefix: str = "",
 ) -> Layout:
-    """The layout of a state dict: from a module, from an architecture, or from the shapes and an activation."""
+    """The layout of a state dict: from a module, from an architecture, or from the shapes and an activation.
+
+    Arguments:
+        state: Of a whole file.
+        like, activation: What is known about the network.
+        prefix: Only entries whose names begin with it are the network's.
+    """
     if like is not None and activation is not None:
         raise ScaleGMNError("activation: expected either a module to follow or an activation, got both")
+    prefix = f"{prefix.rstrip('.')}." if prefix else ""
+    if prefix:
+        return replace(find_layout(part_of(state, prefix), like, activation), prefix=prefix)
+    if like is None and activation is None and isinstance(state, Described):
+        like = state.module
     if like is not None and not isinstance(like, Architecture):
         return trace(like)[1]
     layout = infer(state, activation) if like is None else match(state, like)
@@ -96,9 +111,18 @@ def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: S
     return layout, parameters, passengers
 
 
+def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The entries of a file under a prefix, by their names without it."""
+    found = {k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)}
+    if not found:
+        first = sorted({k.split(".")[0] for k in state})
+        raise ScaleGMNError(f"prefix: no entry begins with {prefix!r}; names begin with {', '.join(first[:6])}")
+    return Unordered(found) if isinstance(state, Unordered) else found
+
+
 def unwrapped(state: Mapping[str, Tensor], layout: Layout) -> Mapping[str, Tensor]:
     """A state dict without a prefix of all its names (`module.`, `_orig_mod.`) if without it they fit the layout."""
-    known = {key for key, _ in layout.shapes}
+    known = {layout.prefix + key for key, _ in layout.shapes}
     parts = next(iter(state), "").split(".")
     for i in range(len(parts)):
         prefix = "".join(f"{p}." for p in parts[:i])
@@ -112,10 +136,10 @@ def _signature(state: Mapping[str, Tensor]) -> Signature:
 
 
 def _difference(layout: Layout, own: Signature, first: Signature) -> str | None:
-    """Entries that the layout does not know travel along if they are integers and every network has them."""
-    known = dict(layout.shapes)
+    """Entries that the layout does not know ride along if they are integers or belong to other networks."""
+    known = {layout.prefix + key for key, _ in layout.shapes}
     for key, (_, dtype) in own.items():
-        if key not in known and dtype.is_floating_point:
+        if key not in known and dtype.is_floating_point and key.startswith(layout.home):
             return f"the state dict has {key}, which the architecture has not"
     if own.keys() != first.keys():
         return f"other entries than in the first network: {min(own.keys() ^ first.keys())}"
@@ -134,7 +158,8 @@ def unpack_modules(layout: Layout, parameters: Tensor, passengers: Mapping[str, 
     modules = []
     for state in unstack(layout.unpack(parameters, passengers)):
         module = copy.deepcopy(template).to(device=parameters.device, dtype=parameters.dtype)
-        module.load_state_dict({k: t for k, t in state.items() if k in known})
+        own, _ = layout.part(state)
+        module.load_state_dict({k: t for k, t in own.items() if k in known})
         modules.append(module)
     return modules
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.activations import Activation
-from ..core.architecture import Architecture, Connection, Layer
+from ..core.architecture import Architecture, Connection, Conv, Layer, Linear
 from ..errors import ScaleGMNError
 from .feedforward import default_layout
 from .layout import Layout, Source
@@ -86,6 +87,51 @@ def match(state: Mapping[str, Tensor], architecture: Architecture) -> Layout:
     )
 
 
+def resized(state: Mapping[str, Tensor], architecture: Architecture) -> Architecture | None:
+    """The architecture with the sizes of a state dict: other widths and kernels, in a chain also another depth.
+
+    >>> import torch
+    >>> state = {"a.weight": torch.zeros(5, 2), "a.bias": torch.zeros(5), "b.weight": torch.zeros(1, 5)}
+    >>> print(resized(state | {"b.bias": torch.zeros(1)}, Architecture.mlp([2, 8, 1], "tanh")))
+    2-5-1 [tanh]
+    """
+    keys = _ordered(state)
+    segments = architecture.segments
+    if [len(s.shape) == 1 for s in segments] != [state[k].dim() == 1 for k in keys]:
+        return _other_depth(state, keys, architecture)
+    layers, connections = list(architecture.layers), list(architecture.connections)
+    for segment, shape in zip(segments, (tuple(state[k].shape) for k in keys), strict=True):
+        if segment.kind == "weight" and len(shape) > 1:
+            c = connections[segment.index]
+            layers[c.target] = replace(layers[c.target], size=shape[0])
+            if c.source == 0:
+                layers[0] = replace(layers[0], size=shape[1] // (c.kernel_size if isinstance(c.map, Linear) else 1))
+            if isinstance(c.map, Conv):
+                connections[segment.index] = replace(c, map=replace(c.map, kernel=shape[2:]))
+    try:
+        found = Architecture(tuple(layers), tuple(connections))
+        match(state, found)
+    except ScaleGMNError:
+        return None
+    return found
+
+
+def _other_depth(state: Mapping[str, Tensor], keys: list[str], architecture: Architecture) -> Architecture | None:
+    """A chain of linear layers that are all like those of a known chain, of which there may be more or fewer."""
+    first, *hidden, last = architecture.layers
+    chain = architecture.connections == tuple(Connection(i, i + 1) for i in range(len(architecture.layers) - 1))
+    if not chain or len({replace(layer, size=1) for layer in hidden}) != 1:
+        return None
+    sizes = [state[k].shape[0] for k in keys if state[k].dim() == 2]
+    layers = [first, *(replace(hidden[0], size=n) for n in sizes[:-1]), last]
+    found = Architecture(tuple(layers), tuple(Connection(i, i + 1) for i in range(len(sizes))))
+    try:
+        match(state, found)
+    except ScaleGMNError:
+        return None
+    return found
+
+
 def _ordered(state: Mapping[str, Tensor]) -> list[str]:
     """Floating-point entries in order, where a bias follows the weights of the same module."""
     keys = [k for k, t in state.items() if t.is_floating_point()]
@@ -110,6 +156,19 @@ class Unordered(dict[str, Tensor]):
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__((k, state[k]) for k in sorted(state, key=natural))
+
+
+class Described(dict[str, Tensor]):
+    """A state dict from a file that also says how the network computes.
+
+    Arguments:
+        state: Names and tensors.
+        module: A module with these names, whose own weights mean nothing.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], module: nn.Module) -> None:
+        super().__init__(state)
+        self.module = module
 
 
 def check_order(layout: Layout, *, circular: bool) -> None:

@@ -6,9 +6,10 @@ import pickle
 import pickletools
 import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -16,34 +17,71 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import ScaleGMNError
-from .chain import Unordered
+from .chain import Described, Unordered
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
+Format = Literal["torch", "safetensors", "keras"]
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 
 
 def read(path: str | Path) -> dict[str, Tensor]:
-    """The state dict in a file, on the CPU.
+    """The state dict in a file, on the CPU. Its content decides how it is read, not its name.
 
     Arguments:
-        path: A file that `torch.save` wrote (a state dict, or a checkpoint with one inside), or a safetensors file.
+        path: A file that `torch.save` wrote (a state dict, or a checkpoint with one inside), a safetensors file, or a
+            Keras model (extra `keras`).
     """
     path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise ScaleGMNError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
     _check_readable(path)
-    if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    return _state(_read_torch(path), path)
+    match format_of(path):
+        case "safetensors":
+            return _read_safetensors(path)
+        case "keras":
+            from .keras import read_keras
+
+            return read_keras(path)
+        case _:
+            return _state(_read_torch(path), path)
 
 
-def write(state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Write a state dict; the suffix decides the format. What is there stays until the new file is whole."""
-    path = check_writable(path)
+def format_of(path: str | Path) -> Format | None:
+    """The format of a file as its first bytes tell; None for a file that is no checkpoint."""
+    path = Path(path)
+    with path.open("rb") as file:
+        start = file.read(9)
+    if start.startswith(b"\x89HDF\r\n\x1a\n"):
+        return "keras"
+    if start.startswith(b"PK"):
+        return "keras" if _is_keras(path) else "torch"
+    if start.startswith(b"\x80"):
+        return "torch"
+    header = int.from_bytes(start[:8], "little")
+    return "safetensors" if start[8:] == b"{" and header <= path.stat().st_size - 8 else None
+
+
+def _is_keras(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "model.weights.h5" in archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return False
+
+
+def write(state: Mapping[str, Tensor], path: str | Path, *, form: Format | None = None) -> None:
+    """Write a state dict; what is there stays until the new file is whole.
+
+    Arguments:
+        state: Names and tensors.
+        path: Of the file.
+        form: The format; where omitted, the suffix decides.
+    """
+    path = check_writable(path) if form is None else Path(path)
+    if form == "keras":
+        raise ScaleGMNError(f"{path}: Keras files are read, not written; load the weights in Python instead")
     tensors = {k: t.detach().cpu().contiguous() for k, t in state.items()}
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        if path.suffix == ".safetensors":
+        if form == "safetensors" or (form is None and path.suffix == ".safetensors"):
             # Two names of one tensor must not share memory there.
             save_file({k: t.clone() for k, t in tensors.items()}, temporary)
         else:
@@ -116,7 +154,7 @@ def _pickled_code(path: Path) -> str | None:
 
 def _damage(error: Exception) -> str:
     detail = f" ({_first(error)})" if isinstance(error, RuntimeError) else ""
-    return f"the file is truncated, damaged, or not one that torch.save wrote{detail}"
+    return f"the file is truncated, damaged, or not one that torch.save wrote, nor safetensors or Keras{detail}"
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -158,4 +196,6 @@ def as_state(content: Mapping[Any, object]) -> dict[str, Tensor] | None:
         state[key] = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
     if not any(t.is_floating_point() and t.dim() for t in state.values()):
         return None
+    if isinstance(content, Described):
+        return Described(state, content.module)
     return Unordered(state) if isinstance(content, Unordered) else state

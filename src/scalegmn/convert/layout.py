@@ -5,9 +5,11 @@ Everything works on a whole batch at once: a *stacked* state dict has one tensor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from ..core.doubles import double
 from ..errors import ScaleGMNError
 
 State = Mapping[str, Tensor]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Layout:
         aliases: Pairs (second name, first name) of tensors that have two names.
         constants: Buffers that the architecture treats as fixed numbers, with their value.
         template: A module to copy, if there is one.
+        prefix: What stands before these names in the files; entries without it ride along.
     """
 
     architecture: Architecture
@@ -128,6 +132,7 @@ class Layout:
     aliases: tuple[tuple[str, str], ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
     template: nn.Module | None = field(default=None, compare=False, repr=False)
+    prefix: str = ""
 
     @cached_property
     def used(self) -> frozenset[str]:
@@ -135,12 +140,30 @@ class Layout:
         keys = [(e.key,) if isinstance(e, Source) else e.keys for e in self.entries]
         return frozenset(k for found in keys for k in found) | {k for k, _ in (*self.constants, *self.aliases)}
 
+    @cached_property
+    def home(self) -> str:
+        """The module in which all entries lie; entries elsewhere in a file belong to other networks.
+
+        >>> matrix = Source("actor.0.weight")
+        >>> Layout(Architecture.mlp([2, 1], bias=False), (matrix,), ((matrix.key, (1, 2)),)).home
+        'actor.'
+        """
+        paths = [key.split(".")[:-2] for key, _ in self.shapes]
+        shared = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+        return self.prefix + "".join(f"{names[0]}." for names in shared)
+
+    def part(self, state: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
+        """The entries under the prefix, by their names without it, and all others."""
+        own = {k.removeprefix(self.prefix): t for k, t in state.items() if k.startswith(self.prefix)}
+        return own, {k: t for k, t in state.items() if not k.startswith(self.prefix)}
+
     def pack(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Parameters (B, P), and the passengers: entries that are not parameters one to one.
 
         Arguments:
             state: A stacked state dict, one tensor (B, ...) per key.
         """
+        state, rest = self.part(state)
         self._check(state)
         parts, direct = [], {alias for alias, _ in self.aliases}
         for segment, entry in zip(self.architecture.segments, self.entries, strict=True):
@@ -149,11 +172,12 @@ class Layout:
                 direct.add(entry.key)
             else:
                 parts.append(entry.read(state)[segment.kind == "bias"].flatten(1))
-        passengers = {k: t for k, t in state.items() if k not in direct}
-        return torch.cat(parts, dim=1), passengers
+        passengers = {self.prefix + k: t for k, t in state.items() if k not in direct}
+        return torch.cat(parts, dim=1), passengers | rest
 
     def unpack(self, parameters: Tensor, passengers: State) -> dict[str, Tensor]:
         """The stacked state dict of parameters (B, P): the inverse of `pack`."""
+        passengers, rest = self.part(passengers)
         parts = parameters.split([s.size for s in self.architecture.segments], dim=1)
         shapes = dict(self.shapes)
         cast = {k for k in self.used & passengers.keys() if passengers[k].is_floating_point()}
@@ -168,16 +192,17 @@ class Layout:
             found.update(fold.write(part["weight"], part["bias"], passengers))
         found.update({alias: found[key] for alias, key in self.aliases})
         ordered = {key: found[key] for key in shapes if key in found}
-        return ordered | {key: found[key] for key in found if key not in ordered}
+        ordered |= {key: found[key] for key in found if key not in ordered}
+        return {self.prefix + key: value for key, value in ordered.items()} | rest
 
     def locate(self, segment: Segment) -> str:
         """The name of a segment, for messages."""
         entry = self.entries[self.architecture.segments.index(segment)]
-        return entry.key if isinstance(entry, Source) else entry.weight.key
+        return self.prefix + (entry.key if isinstance(entry, Source) else entry.weight.key)
 
     def complain(self, signature: Mapping[str, tuple[int, ...]]) -> str | None:
         """What is wrong with a state dict of these names and shapes, or None."""
-        expected = dict(self.shapes)
+        expected = {self.prefix + k: shape for k, shape in self.shapes}
         missing = [k for k in expected if k not in signature]
         if missing:
             return f"the state dict lacks {_some(missing)}; it has {_some(list(signature))}"

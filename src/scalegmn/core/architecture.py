@@ -19,6 +19,7 @@ from typing import Literal
 from ..errors import ScaleGMNError
 from .activations import Activation, Phi, activation
 from .groups import Group, PositiveScale, Sign, Trivial
+from .html import html_table
 
 Role = Literal["input", "hidden", "output"]
 
@@ -203,19 +204,34 @@ class Architecture:
         hidden = dict.fromkeys(str(layer.activation) for layer in self.layers[1:-1])
         return f"{sizes} [{', '.join(hidden) or 'linear'}]"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: one row per layer."""
+        rows = {
+            f"{i} {self.roles[i]}": f"{layer.size} neurons, {layer.activation}, {self.groups[i].name}"
+            for i, layer in enumerate(self.layers)
+        }
+        return html_table(f"{self}, {self.parameters:,} parameters", rows)
+
     def beside(self, other: Architecture) -> str:
         """Both in words, with what tells them apart where they read the same.
 
         >>> Architecture.mlp([2, 1]).beside(Architecture.mlp([2, 3]))
         '2-1 [linear] and 2-3 [linear]'
+        >>> Architecture.mlp([2, 1]).beside(Architecture.mlp([2, 1], bias=False))
+        '2-1 [linear] and 2-1 [linear]; layer 1 has bias True and False'
         """
         told = f"{self} and {other}"
         if str(self) != str(other):
             return told
-        layers = enumerate(zip(self.layers, other.layers, strict=True))
-        connections = enumerate(zip(self.connections, other.connections, strict=False))
-        found = [f"layer {i} is {a} and {b}" for i, (a, b) in layers if a != b]
-        found += [f"connection {i} is {a} and {b}" for i, (a, b) in connections if a != b]
+        layers = [(f"layer {i}", *pair) for i, pair in enumerate(zip(self.layers, other.layers, strict=True))]
+        both = zip(self.connections, other.connections, strict=False)
+        connections = [(f"connection {i}", *pair) for i, pair in enumerate(both)]
+        found = [
+            f"{where} has {name} {value} and {vars(another)[name]}"
+            for where, one, another in [*layers, *connections]
+            for name, value in vars(one).items()
+            if value != vars(another)[name]
+        ]
         return f"{told}; {[*found, 'one has more connections'][0]}"
 
     # -- graph -------------------------------------------------------------------------------------------------

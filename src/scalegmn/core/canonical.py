@@ -9,7 +9,8 @@ neurons with the same ones, or one that its mirror image equals.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -248,3 +249,36 @@ def _sign(rows: Tensor, bias: Tensor, positions: Tensor, tolerance: float) -> Te
     clear = sums.abs() > tolerance
     first = clear.int().argmax(0, keepdim=True)
     return torch.where(clear.any(0), sums.gather(0, first)[0].sign(), 1.0)
+
+
+Canonical = Literal["none", "phase", "scale", "permutation", "all"]
+_FORMS: dict[Canonical, Callable[[Networks], Networks]] = {
+    "none": lambda networks: networks,
+    "phase": phase,
+    "scale": scale,
+    "permutation": permutation,
+    "all": canonicalize,
+}
+
+
+@overload
+def present(networks: Networks, canonical: Canonical, device: torch.device | None = None) -> Networks: ...
+@overload
+def present(
+    networks: Networks | Sequence[Networks], canonical: Canonical, device: torch.device | None = None
+) -> Networks | list[Networks]: ...
+def present(
+    networks: Networks | Sequence[Networks], canonical: Canonical, device: torch.device | None = None
+) -> Networks | list[Networks]:
+    """Networks as a model sees them: in their canonical form, on its device.
+
+    Arguments:
+        networks: One batch or several.
+        canonical: Which freedom is removed beforehand.
+        device: Where to bring them; where they are, if omitted.
+    """
+    # In this order: canonical forms compute in float64, which not every device has.
+    form = _FORMS[canonical]
+    if isinstance(networks, Networks):
+        return form(networks).to(device)
+    return [form(batch).to(device) for batch in networks]

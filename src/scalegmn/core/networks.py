@@ -21,6 +21,7 @@ from .activations import Activation
 from .activations import activation as _activation
 from .architecture import Architecture
 from .evaluate import Parameters, Responses
+from .html import html_table
 
 Index = SupportsIndex | slice | Sequence[int] | Tensor
 
@@ -125,6 +126,7 @@ class Networks:
         like: nn.Module | Architecture | None = None,
         activation: str | Activation | None = None,
         names: Sequence[str] | None = None,
+        prefix: str = "",
     ) -> Networks:
         """Read state dicts, all of one architecture.
 
@@ -133,6 +135,7 @@ class Networks:
             like: A module with such a state dict, or the architecture that its entries follow in order.
             activation: Without `like`: the hidden activation of a multilayer perceptron.
             names: What to call each network in an error.
+            prefix: Read only the entries under this name, such as `actor.`; the others ride along.
 
         >>> state = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).state_dict()
         >>> Networks.from_state_dicts([state], activation="relu")
@@ -151,7 +154,7 @@ class Networks:
             plain.append(tensors)
         act = None if activation is None else _activation(activation)
         try:
-            layout = _batch.find_layout(plain[0], like, act)
+            layout = _batch.find_layout(plain[0], like, act, prefix)
         except ScaleGMNError as error:
             if like is None or isinstance(like, Architecture):
                 raise ScaleGMNError(f"{names[0]}: {error}") from None
@@ -166,17 +169,19 @@ class Networks:
         *,
         like: nn.Module | Architecture | None = None,
         activation: str | Activation | None = None,
+        prefix: str = "",
     ) -> Networks:
-        """Read files with one state dict each (.pt, .pth, .ckpt, .safetensors); no code in them is run.
+        """Read files with one state dict each (torch, safetensors or Keras, whatever their names); no code is run.
 
         Arguments:
             paths: The files.
-            like, activation: As in `from_state_dicts`.
+            like, activation, prefix: As in `from_state_dicts`. A Keras file that holds its model needs none of them.
         """
         if isinstance(paths, str | Path):
             raise ScaleGMNError(f"paths: expected a list of files, got {paths}; put it in a list")
         states = [_files.read(p) for p in paths]
-        return cls.from_state_dicts(states, like=like, activation=activation, names=[str(p) for p in paths])
+        names = [str(p) for p in paths]
+        return cls.from_state_dicts(states, like=like, activation=activation, names=names, prefix=prefix)
 
     def to_state_dicts(self) -> list[dict[str, Tensor]]:
         """One state dict per network, under the names it came with (or those of `Feedforward`)."""
@@ -295,6 +300,12 @@ class Networks:
     def __repr__(self) -> str:
         return f"Networks({len(self)} x {self.architecture}, {self.dtype}, {self.device})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        a = self.architecture
+        rows = {"architecture": a, "parameters": f"{a.parameters:,}", "type": self.dtype, "device": self.device}
+        return html_table(f"{len(self):,} networks", rows)
+
     # -- evaluation --------------------------------------------------------------------------------------------
 
     def evaluate(self, x: Tensor) -> Tensor:
@@ -335,6 +346,14 @@ def _as_integer(index: Any) -> int | None:
         return None
 
 
+def expect_networks(value: object) -> None:
+    """Complain about a module, a tensor or anything else in place of networks."""
+    if not isinstance(value, Networks):
+        raise ScaleGMNError(
+            f"networks: expected Networks, got {type(value).__name__}; Networks.from_modules makes them of modules"
+        )
+
+
 @overload
 def group_by_architecture(networks: Networks) -> list[tuple[Networks, None]]: ...
 @overload
@@ -352,6 +371,8 @@ def group_by_architecture(
     """
     if isinstance(networks, Networks):
         return [(networks, None)]
+    for batch in networks if isinstance(networks, Sequence) else [networks]:
+        expect_networks(batch)
     groups: dict[Architecture, list[tuple[Networks, Tensor]]] = {}
     start = 0
     for batch in networks:

@@ -60,17 +60,20 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
+    # What does not count in a comparison, such as a module that serves as a template, is not written down.
     hints = get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.compare}
 
 
 def _encode(hint: Any, value: Any) -> Any:
+    if type(None) in get_args(hint):
+        return None if value is None else _encode(_not_none(hint), value)
     if isinstance(hint, types.UnionType) and dataclasses.is_dataclass(value):
         return {"type": type(value).__name__, **_encode(type(value), value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: _encode(part, getattr(value, name)) for name, part in hints_of(type(value)).items()}
     if isinstance(value, tuple):
-        return [_encode(get_args(hint)[0], entry) for entry in value]
+        return [_encode(part, entry) for part, entry in zip(_parts(hint, len(value)), value, strict=True)]
     if hint is float:
         return float(value) if math.isfinite(value) else str(value)
     return value
@@ -90,8 +93,7 @@ def decode(hint: Any, value: Any, where: str) -> Any:
             raise ScaleGMNError(f"{where}: expected one of {', '.join(map(str, choices))}; got {value!r}")
         return value
     if type(None) in get_args(hint):
-        (inner,) = (part for part in get_args(hint) if part is not type(None))
-        return None if value is None else decode(inner, value, where)
+        return None if value is None else decode(_not_none(hint), value, where)
     if isinstance(hint, types.UnionType) and isinstance(value, Mapping):
         kinds = {kind.__name__: kind for kind in get_args(hint)}
         if value.get("type") not in kinds:
@@ -100,7 +102,9 @@ def decode(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return _decode_dataclass(hint, value, where)
     if get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return tuple(decode(get_args(hint)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
+        parts = _parts(hint, len(value))
+        if len(parts) == len(value):
+            return tuple(decode(p, v, f"{where}[{i}]") for i, (p, v) in enumerate(zip(parts, value, strict=True)))
     if hint is float and value in ("inf", "-inf", "nan"):
         return float(value)
     if hint is float and type(value) in (int, float):
@@ -120,6 +124,18 @@ def choices_of(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) in (Union, types.UnionType) and all(get_origin(part) is Literal for part in get_args(hint)):
         return tuple(value for part in get_args(hint) for value in get_args(part))
     return ()
+
+
+def _not_none(hint: Any) -> Any:
+    """X of `X | None`."""
+    (inner,) = (part for part in get_args(hint) if part is not type(None))
+    return inner
+
+
+def _parts(hint: Any, length: int) -> tuple[Any, ...]:
+    """What the entries of a tuple are: the same for all in `tuple[X, ...]`."""
+    parts = get_args(hint)
+    return (parts[0],) * length if parts[-1] is Ellipsis else parts
 
 
 def _decode_dataclass(kind: type, value: Mapping[str, Any], where: str) -> Any:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..convert.fx import trace
+from ..convert.layout import Layout
+from ..core.canonical import Canonical, present
+from ..core.html import html_table
 from ..core.networks import Networks
-from ..core.schema import architecture_from_json
+from ..core.schema import architecture_from_json, from_json
 from ..errors import ScaleGMNError
 from ..models.base import Editor, InvariantModel, Metanetwork
-from ..tasks import Task, task_from_json
-from ..training.build import build_model
-from ..training.data import Canonical, present
+from ..tasks import Task, build_model, task_from_json
 from ..training.distributed import World
-from ..training.evaluation import Evaluation, evaluate, evaluating
+from ..training.evaluation import Evaluation, evaluate
 from ..training.state import read_json, read_tensors, weights_of, write_json, write_tensors
 from ..zoo.store.zoo import Zoo
-from .sources import Read, Source, read
+from .sources import Hints, Reader, Reading, Source
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -54,6 +57,8 @@ class Trained:
         self.task = task
         self.config = dict(config)
         self.canonical: Canonical = self.config["canonical"]
+        # A directory that was written before runs remembered their files has none.
+        self.layouts = tuple(from_json(Layout, way, "layouts") for way in self.config.get("layouts", ()))
 
     @staticmethod
     def from_config(
@@ -77,6 +82,13 @@ class Trained:
         built = "; ".join(map(str, self.model.architectures))
         return f"Trained({self.config['model']['name']} for {self.task.name} of {built})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        parameters = sum(p.numel() for p in self.model.parameters())
+        reads = "; ".join(map(str, self.model.architectures))
+        rows = {"task": self.task.name, "reads": reads, "parameters": f"{parameters:,}", "device": self.device}
+        return html_table(self.config["model"]["name"], rows)
+
     @property
     def device(self) -> torch.device:
         """Where it computes."""
@@ -84,35 +96,62 @@ class Trained:
 
     # -- use ---------------------------------------------------------------------------------------------------
 
-    def predict(self, source: Source, *, activation: str | None = None) -> list[dict[str, Any]]:
+    def read(
+        self,
+        source: Source,
+        *,
+        activation: str | None = None,
+        likes: Sequence[nn.Module] = (),
+        prefix: str = "",
+        split: str | None = None,
+    ) -> Reading:
+        """Read networks for `predict`, `embed` and `edit`, with more to say about them than these take.
+
+        Arguments:
+            source: A module, a state dict, `Networks`, a zoo, a file, a folder of files, a pattern such as `*.pt`, or
+                a list of those. Files are read as those that the model was trained on.
+            activation: For state dicts and files, where the model was built for several of the same shapes.
+            likes: Modules with such state dicts, where the model was trained on others.
+            prefix: Read only the entries under this name, such as `actor.`.
+            split: Of a zoo, only this one.
+        """
+        layouts = tuple(trace(module)[1] for module in likes)
+        hints = Hints(activation, layouts, f"{prefix.rstrip('.')}." if prefix else "", split)
+        return Reader(self.model, self.layouts).read(source, hints)
+
+    def predict(self, source: Source | Reading, *, activation: str | None = None, top: int = 1) -> list[dict[str, Any]]:
         """One answer per network: its label with a probability, or a number.
 
         Arguments:
-            source: A module, a state dict, the path of a file, `Networks`, or a list of those.
-            activation: For state dicts and files, where the model was built for several of the same shapes.
+            source, activation: As in `read`, or what it returned. An activation that had to be assumed, and a network
+                unlike those in training, are warned about.
+            top: Of a classification, also so many of the most probable labels.
         """
-        self._invariant("predict")
-        with evaluating(self.model):
-            batches = self._batches(read(source, self.model.architectures, activation=activation))
-            return [answer for b in batches for answer in self.task.answers(self.task.respond(self.model, b).cpu())]
+        model = self._invariant("predict")
+        if top < 1:
+            raise ScaleGMNError(f"top: expected at least 1, got {top}")
+        found = self._reading(source, activation)
+        return self.task.answers(self._run(found, lambda networks: self.task.respond(model, networks)), top=top)
 
-    def embed(self, source: Source, *, activation: str | None = None) -> Tensor:
+    def embed(self, source: Source | Reading, *, activation: str | None = None) -> Tensor:
         """The invariant embedding (B, d) of every network.
 
         Arguments:
             source, activation: As in `predict`.
         """
-        model = self._invariant("embed")
-        with evaluating(model):
-            batches = self._batches(read(source, model.architectures, activation=activation))
-            return torch.cat([model.embed(b).cpu() for b in batches])
+        return self._run(self._reading(source, activation), self._invariant("embed").embed)
 
-    def edit(self, source: Source, *, activation: str | None = None) -> Any:
+    def edit(self, source: Source | Reading, *, activation: str | None = None) -> Any:
         """Edited networks in the form in which they came: modules, state dicts (also for files) or `Networks`.
 
         Arguments:
             source, activation: As in `predict`.
         """
+        found = self._reading(source, activation)
+        return found.hand_back(self.edited(found))
+
+    def edited(self, found: Reading) -> list[Networks]:
+        """What becomes of networks that `read` gave, one batch for each thing that was given."""
         model = self.model
         if not isinstance(model, Editor):
             raise ScaleGMNError(f"edit: this model was trained for {self.task.name}; train one for task editing")
@@ -121,14 +160,14 @@ class Trained:
                 f"edit: this model makes {model.copies} networks of each, whose outputs are averaged; "
                 "train one with copies = 1 to get one network"
             )
-        found = read(source, model.architectures, activation=activation)
-        with evaluating(model):
-            edited = [self._edit(model, batch) for batch in found.networks]
-        return found.hand_back(edited)
+        batches = [piece.networks for piece in found.pieces if isinstance(piece.networks, Networks)]
+        if len(batches) < len(found.pieces):
+            raise ScaleGMNError("edit: expected modules, state dicts, files or networks, got a zoo")
+        with torch.no_grad():
+            return [self._edit(model, networks) for networks in batches]
 
     def _edit(self, model: Editor, networks: Networks) -> Networks:
-        dtype = next(model.parameters()).dtype
-        edited: Networks = model(present(networks.to(dtype=dtype), self.canonical, self.device))
+        edited: Networks = model(present(networks.to(dtype=self._dtype), self.canonical, self.device))
         return edited.to(networks.device, networks.dtype)
 
     def evaluate(self, zoo: Zoo | str | Path, split: str = "test", *, transform_seed: int | None = None) -> Evaluation:
@@ -140,10 +179,10 @@ class Trained:
             transform_seed: Ask about randomly permuted and rescaled copies instead, if given.
         """
         zoo = zoo if isinstance(zoo, Zoo) else Zoo.open(zoo)
-        strange = [a for a in zoo.architectures if a not in self.model.architectures]
-        if strange:
-            known = "; ".join(map(str, self.model.architectures))
-            raise ScaleGMNError(f"zoo: this model was built for {known}; {zoo.path} has {strange[0]}")
+        for architecture in zoo.architectures:
+            reason = self.model.reads(architecture)
+            if reason is not None:
+                raise ScaleGMNError(f"zoo: {zoo.path}: {reason}")
         alone = World(0, 1, self.device)
         return evaluate(
             self.model,
@@ -160,18 +199,27 @@ class Trained:
             raise ScaleGMNError(f"{wish}: this model was trained for {self.task.name}; use `edit`")
         return self.model
 
-    def _batches(self, found: Read, size: int = 256) -> Iterator[Networks | Sequence[Networks]]:
-        dtype = next(self.model.parameters()).dtype
-        group: list[Networks] = []
-        for batch in found.networks:
-            self.model.accepts(batch)
-            for start in range(0, len(batch), size):
-                group.append(batch[start : start + size].to(dtype=dtype))
-                if sum(map(len, group)) >= size:
-                    yield present(group, self.canonical, self.device)
-                    group = []
-        if group:
-            yield present(group, self.canonical, self.device)
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
+
+    def _reading(self, source: Source | Reading, activation: str | None) -> Reading:
+        if isinstance(source, Reading):
+            return source
+        found = self.read(source, activation=activation)
+        for text in found.notes():
+            warnings.warn(text, stacklevel=3)
+        return found
+
+    def _run(self, found: Reading, ask: Callable[[Sequence[Networks]], Tensor]) -> Tensor:
+        """What the model says to networks (B, ...), in the order in which they were given."""
+        with torch.no_grad():
+            return torch.cat([self._ask(ask, chunk.networks)[chunk.places.argsort()] for chunk in found.chunks()])
+
+    def _ask(self, ask: Callable[[Sequence[Networks]], Tensor], networks: Sequence[Networks]) -> Tensor:
+        # Converted here and checked when they were read.
+        converted = [batch.to(dtype=self._dtype) for batch in networks]
+        return ask([present(batch, self.canonical, self.device) for batch in converted]).cpu()
 
     # -- sharing -----------------------------------------------------------------------------------------------
 

@@ -31,15 +31,19 @@ class Metanetwork(nn.Module, ABC):
 
     @property
     def architectures(self) -> tuple[Architecture, ...]:
-        """Every architecture that it reads."""
+        """Every architecture that it was built for."""
         return self.trunk.architectures
 
     def prepare(self, training: Sequence[Networks]) -> None:
         """See (a sample of) the training networks once before training, for input normalisation."""
         self.trunk.prepare(training)
 
+    def reads(self, architecture: Architecture) -> str | None:
+        """Why networks of an architecture cannot be read; None where they can, also if it is not in the list."""
+        return self.trunk.reads(architecture)
+
     def accepts(self, networks: Networks) -> Networks:
-        """Complain about an architecture that the model was not built for, and about another type or device."""
+        """Complain about networks that the model cannot read, and about another type or device."""
         return self.trunk.accepts(networks)
 
     def __repr__(self) -> str:

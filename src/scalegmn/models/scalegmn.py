@@ -5,7 +5,7 @@ Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, N
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from ..nn.spec import PassingSpec
 from ..nn.states import States
 from ..nn.symmetry import Symmetry
 from .method import Method
+from .reach import unreadable
 from .trunk import EditingTrunk, Pooling
 
 
@@ -65,11 +66,15 @@ class ScaleGMNTrunk(EditingTrunk):
         self.body = self._passing(last_edges=False)
         self.writes = False
 
+    @property
+    def _symmetry(self) -> Callable[[Architecture], Symmetry]:
+        return Symmetry.full if self.spec.symmetry == "full" else Symmetry.permutations
+
     def _passing(self, *, last_edges: bool) -> MessagePassing:
         return MessagePassing(
             self.architectures,
             self.spec,
-            symmetry=Symmetry.full if self.spec.symmetry == "full" else Symmetry.permutations,
+            symmetry=self._symmetry,
             last_edges=last_edges,
             probes=self.spec.probes,
             probe_image=self.spec.probe_image,
@@ -78,6 +83,10 @@ class ScaleGMNTrunk(EditingTrunk):
     def measure(self, training: Sequence[Networks]) -> None:
         """Take constants that bring weights to a common size; constants commute with all scalings."""
         self.body.measure(training)
+
+    def reads(self, architecture: Architecture) -> str | None:
+        """Widths, depths and kernels within what was built are read, also if they were never seen."""
+        return unreadable(architecture, self.architectures, self._symmetry, probes=self.spec.probes > 0)
 
     def forward(self, networks: Networks) -> States:
         """States that are computed as they are asked for."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..core.architecture import Architecture
-from ..core.networks import Networks
+from ..core.networks import Networks, expect_networks
 from ..core.spec import Spec
 from ..errors import ScaleGMNError
 from .normalise import NormalisedSpec, normaliser
+from .reach import strange
 
 if TYPE_CHECKING:
     from .method import Method
@@ -55,6 +56,8 @@ class Trunk(nn.Module, ABC):
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: Spec) -> None:
         super().__init__()
+        if isinstance(architectures, Architecture):
+            raise ScaleGMNError(f"architectures: expected a list of them, got one, {architectures}; put it in a list")
         if not architectures:
             raise ScaleGMNError("architectures: expected at least one, got none")
         self.method, self.architectures, self.spec = method, tuple(dict.fromkeys(architectures)), spec
@@ -87,11 +90,16 @@ class Trunk(nn.Module, ABC):
     def measure(self, training: Sequence[Networks]) -> None:
         """Take what else the trunk wants to know of training networks; most want nothing."""
 
+    def reads(self, architecture: Architecture) -> str | None:
+        """Why networks of an architecture cannot be read; None where they can, also if it is not in the list."""
+        return None if architecture in self.architectures else strange(architecture, self.architectures)
+
     def accepts(self, networks: Networks) -> Networks:
-        """Complain about an architecture that the trunk was not built for, and about another type or device."""
-        if networks.architecture not in self.architectures:
-            known = "; ".join(str(a) for a in self.architectures)
-            raise ScaleGMNError(f"architecture: this model was built for {known}; got {networks.architecture}")
+        """Complain about networks that the trunk cannot read, and about another type or device."""
+        expect_networks(networks)
+        reason = None if networks.architecture in self.architectures else self.reads(networks.architecture)
+        if reason is not None:
+            raise ScaleGMNError(f"architecture: {reason}")
         mine = next(self.parameters())
         if (networks.dtype, networks.device) != (mine.dtype, mine.device):
             raise ScaleGMNError(

@@ -58,6 +58,7 @@ class MessagePassing(nn.Module):
     ) -> None:
         super().__init__()
         self.symmetries = {a: symmetry(a) for a in architectures}
+        self.symmetry = symmetry
         symmetries = list(self.symmetries.values())
         flow = resolve(spec.backward, symmetries)
         _check(symmetries, flow)
@@ -145,7 +146,8 @@ class Start(States):
         elif body.probes is not None:
             self.features = body.probes.responses(networks)
         answers = self.features[-1] if self.features else None
-        super().__init__(body.symmetries[networks.architecture], body.positions(networks.architecture), answers)
+        symmetry = body.symmetries.get(networks.architecture) or body.symmetry(networks.architecture)
+        super().__init__(symmetry, body.positions(networks.architecture), answers)
         if body.probes is not None and body.backward == "shared":
             # For signs 1/q = q: gradients are vertex features as well.
             self.features = [torch.cat([f, g], -1) for f, g in zip(self.features, self.gradients, strict=True)]

@@ -49,7 +49,10 @@ class Probes(nn.Module):
         super().__init__()
         sizes = {(a.layers[0].size, input_dimensions(a)) for a in architectures}
         if len(sizes) != 1:
-            raise ScaleGMNError(f"probes: expected architectures with the same inputs, got {sorted(sizes)}")
+            raise ScaleGMNError(
+                f"probes: networks with different inputs have none in common, got (inputs, dimensions) "
+                f"{sorted(sizes)}; use probes = 0"
+            )
         ((size, dimensions),) = sizes
         if len(image) != dimensions:
             raise ScaleGMNError(

@@ -8,11 +8,12 @@ from typing import Any
 from ..core.schema import from_json
 from ..errors import ScaleGMNError, nearest
 from .base import Task
+from .build import build_model
 from .classification import Classification
 from .editing import Editing
 from .regression import Regression
 
-__all__ = ["TASKS", "Classification", "Editing", "Regression", "Task", "task_class", "task_from_json"]
+__all__ = ["TASKS", "Classification", "Editing", "Regression", "Task", "build_model", "task_class", "task_from_json"]
 
 TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Regression, Editing)}
 

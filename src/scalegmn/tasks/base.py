@@ -72,8 +72,8 @@ class Task(ABC):
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """The metrics of a whole split."""
 
-    def answers(self, outputs: Tensor) -> list[dict[str, Any]]:
-        """One readable answer per network."""
+    def answers(self, outputs: Tensor, *, top: int = 1) -> list[dict[str, Any]]:
+        """One readable answer per network; of classes, the `top` most probable."""
         return [{"value": value.tolist()} for value in outputs]
 
     def better(self, new: float, old: float) -> bool:

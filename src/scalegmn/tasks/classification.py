@@ -42,8 +42,9 @@ class Classification(Task):
     names: tuple[str, ...] = ()
 
     @classmethod
-    def from_zoo(cls, zoo: Zoo, *, column: str = "label") -> Classification:
-        """Every value that the column takes is a class."""
+    def from_zoo(cls, zoo: Zoo, *, column: str | None = None) -> Classification:
+        """Every value that the column (`label`, or what the zoo was imported with) takes is a class."""
+        column = column or zoo.label("label")
         values = zoo.column(column)
         if values.is_floating_point():
             raise ScaleGMNError(
@@ -79,8 +80,10 @@ class Classification(Task):
         hits = (outputs.argmax(1) == targets).double().mean()
         return {"loss": self.loss(outputs, targets).item(), "accuracy": hits.item()}
 
-    def answers(self, outputs: Tensor) -> list[dict[str, Any]]:
-        p, best = outputs.float().softmax(1).max(1)
-        pairs = zip(best.tolist(), p.tolist(), strict=True)
+    def answers(self, outputs: Tensor, *, top: int = 1) -> list[dict[str, Any]]:
+        """The most probable label; with `top`, so many of them under that name as well."""
+        p, best = outputs.float().softmax(1).topk(min(top, len(self.classes)), 1)
         labels = self.names or self.classes
-        return [{"label": labels[i], "probability": round(q, 4)} for i, q in pairs]
+        rows = zip(best.tolist(), p.tolist(), strict=True)
+        ranked = [[{"label": labels[i], "probability": round(q, 4)} for i, q in zip(*r, strict=True)] for r in rows]
+        return [{**r[0], "top": r} if top > 1 else r[0] for r in ranked]

@@ -45,8 +45,9 @@ class Regression(Task):
     std: float = 1.0
 
     @classmethod
-    def from_zoo(cls, zoo: Zoo, *, column: str = "test_accuracy", sigmoid: bool = False) -> Regression:
-        """Mean and standard deviation come from the training split."""
+    def from_zoo(cls, zoo: Zoo, *, column: str | None = None, sigmoid: bool = False) -> Regression:
+        """Mean and deviation of the column (`test_accuracy`, or what the zoo was imported with) in training."""
+        column = column or zoo.label("test_accuracy")
         values = zoo.column(column)
         if zoo.categories(column):
             raise ScaleGMNError(f"regression: column {column!r} holds names; expected numbers")
@@ -94,5 +95,7 @@ class Regression(Task):
             "r2": 1 - error / spread if spread > 0 else float("nan"),
         }
 
-    def answers(self, outputs: Tensor) -> list[dict[str, Any]]:
+    def answers(self, outputs: Tensor, *, top: int = 1) -> list[dict[str, Any]]:
+        if top > 1:
+            raise ScaleGMNError("top: expected a model of task classification, got regression")
         return [{self.column: round(value, 6)} for value in outputs.tolist()]

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import canonical as forms
+from ..core.canonical import Canonical, present
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..zoo.store.zoo import Batch, Batches, Zoo
 
-Canonical = Literal["none", "phase", "scale", "permutation", "all"]
-_FORMS: dict[Canonical, Callable[[Networks], Networks]] = {
-    "none": lambda networks: networks,
-    "phase": forms.phase,
-    "scale": forms.scale,
-    "permutation": forms.permutation,
-    "all": forms.canonicalize,
-}
+__all__ = ["Canonical", "Stream", "fetch", "listed", "open_zoo", "present", "seed_for"]
 
 # Purposes of random numbers; those of two purposes never coincide.
 ORDER, DROPOUT, AUGMENT, PREPARE, TRANSFORM = range(5)
@@ -101,23 +93,6 @@ def broken(zoo: Zoo, indices: Tensor) -> list[int]:
         rows = torch.cat([batch.parameters.isfinite().all(1) for batch in listed(networks)])
         found += numbers[~rows].tolist()
     return sorted(found)
-
-
-def present(
-    networks: Networks | Sequence[Networks], canonical: Canonical, device: torch.device | None = None
-) -> Networks | list[Networks]:
-    """Networks as a model sees them: in their canonical form, on its device.
-
-    Arguments:
-        networks: One batch or several.
-        canonical: Which freedom is removed beforehand.
-        device: Where to bring them; where they are, if omitted.
-    """
-    # In this order: canonical forms compute in float64, which not every device has.
-    form = _FORMS[canonical]
-    if isinstance(networks, Networks):
-        return form(networks).to(device)
-    return [form(batch).to(device) for batch in networks]
 
 
 def listed(networks: Networks | Sequence[Networks]) -> list[Networks]:

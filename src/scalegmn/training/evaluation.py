@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.canonical import Canonical, present
 from ..core.networks import Networks
 from ..core.transform import Transform
 from ..models.base import Metanetwork
 from ..tasks import Task
 from ..zoo.store.zoo import Zoo
-from .data import TRANSFORM, Canonical, present, seed_for
+from .data import TRANSFORM, seed_for
 from .distributed import World
 
 

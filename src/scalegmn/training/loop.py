@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..core.canonical import present
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
-from ..tasks import Task, task_class
+from ..tasks import Task, build_model, task_class
 from ..zoo.store.zoo import Zoo
 from .augment import MoveAugment, NoiseAugment, ScaleAugment
-from .build import build_model
 from .compiled import Compiled
-from .data import AUGMENT, DROPOUT, PREPARE, Stream, broken, fetch, listed, present, seed_for
+from .data import AUGMENT, DROPOUT, PREPARE, Stream, broken, fetch, listed, seed_for
 from .distributed import World, world
 from .evaluation import Evaluation, evaluate
 from .precision import Precision

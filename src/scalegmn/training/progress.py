@@ -16,7 +16,8 @@ from rich.progress import Progress as Bar
 class Progress:
     """Shows epoch, loss, metrics, networks per second and the time left, on stderr.
 
-    Use it as a context manager. A line is written for each validation; on a terminal a bar moves below them.
+    Use it as a context manager. A line is written for each validation; on a terminal a bar moves below them, and in a
+    notebook a line of text does.
 
     Arguments:
         label: What is trained.
@@ -31,6 +32,9 @@ class Progress:
         self.total = 0
         self.epoch_steps = 1
         self._began: tuple[float, int] | None = None
+        # A notebook shows what is written to stderr, where a carriage return begins a line anew.
+        self._notebook = "ipykernel" in sys.modules and not quiet
+        self._drawn = 0.0
 
     def __enter__(self) -> Progress:
         return self
@@ -64,6 +68,14 @@ class Progress:
             rate = f"{self.rate:,.0f} networks/s"
             epoch = f"{self.label} epoch {step / self.epoch_steps:.1f}"
             self.bar.update(self.bar.task_ids[0], completed=step, rate=rate, description=epoch)
+        elif self._notebook and (now - self._drawn > 0.25 or step == self.total):
+            self._drawn = now
+            self.console.file.write("\r" + self._line(step).ljust(100))
+            self.console.file.flush()
+
+    def _line(self, step: int) -> str:
+        done = 30 * step // max(self.total, 1)
+        return f"{self.label} [{'#' * done}{'.' * (30 - done)}] {step}/{self.total} {self.rate:,.0f} networks/s"
 
     @property
     def rate(self) -> float:
@@ -83,6 +95,9 @@ class Progress:
 
     def note(self, text: str) -> None:
         """One line."""
+        if self._notebook:
+            self.console.file.write("\r" + text.ljust(100) + "\n")
+            return
         self.console.print(text, markup=False)
 
 

@@ -21,11 +21,11 @@ from pydantic import (
     model_validator,
 )
 
+from ..core.canonical import Canonical
 from ..errors import ScaleGMNError, nearest
 from ..models.registry import method
 from ..tasks import task_class
-from .build import split_options
-from .data import Canonical
+from ..tasks.build import split_options
 from .options import complain, validated
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -201,6 +201,7 @@ def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture
         "model": recipe.to_dict()["model"],
         "canonical": recipe.canonical,
         "architectures": [architecture_to_json(a) for a in architectures],
+        "layouts": zoo.layouts,
         "recipe": recipe.to_dict(),
         "zoo": {"networks": len(zoo), "kind": zoo.kind, "sha256": zoo.header["sha256"]},
         "versions": versions(),

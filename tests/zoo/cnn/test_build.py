@@ -36,6 +36,7 @@ from scalegmn.zoo.cnn.recipe import (
     initial_parameters,
 )
 from scalegmn.zoo.cnn.train import CLIP, Batches, Optimiser, train
+from scalegmn.zoo.images.collections import load_images
 from scalegmn.zoo.store.verify import verify
 
 SHAPES = [
@@ -275,6 +276,26 @@ def test_a_varied_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(zoo.architectures) >= 3
     assert zoo.arguments["test_images"] == 9
     assert set((zoo.column("test_accuracy") * 9).round().tolist()) <= set(range(10))
+
+
+def test_every_shape_of_a_varied_zoo_has_both_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cnn, "SHARD", 2)
+    budget = Budget(batch=8, steps=(2, 4))
+    zoo = build_cnn_zoo(stripes(), tmp_path / "z", count=12, activation="both", vary=True, budget=budget, test_images=9)
+    shapes: dict[str, set[str]] = {}
+    for a in zoo.architectures:
+        kernel = a.connections[0].kernel_size
+        shapes.setdefault(f"{str(a).partition(' ')[0]} {kernel}", set()).add(a.layers[1].activation.name)
+    assert len(shapes) >= 2
+    assert set(map(frozenset, shapes.values())) == {frozenset({"relu", "tanh"})}
+    small = build_cnn_zoo(stripes(), tmp_path / "s", count=3, activation="both", budget=budget, test_images=9)
+    assert small.architecture_of().bincount().tolist() != [3]
+
+
+def test_small_images_have_room_for_fewer_convolutions(tmp_path: Path) -> None:
+    budget = Budget(batch=8, steps=(2, 4))
+    zoo = build_cnn_zoo(load_images("digits"), tmp_path / "z", count=2, budget=budget, test_images=9)
+    assert str(zoo.architecture) == "1-16-16-10 [relu]"
 
 
 @pytest.mark.parametrize(

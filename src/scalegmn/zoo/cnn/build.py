@@ -91,7 +91,8 @@ def build_cnn_zoo(
         out: The directory of the zoo.
         count: Number of networks.
         activation: `relu`, `tanh`, or `both` in turns of one shard.
-        vary: Whether depth, widths and kernel size vary as well, from shard to shard.
+        vary: Whether depth, widths and kernel size vary as well, from shard to shard; of two activations, both have
+            each shape.
         budget: How long networks train.
         test_images: Number of test images that decide accuracy and loss; all where omitted.
         seed: Of everything random.
@@ -153,10 +154,12 @@ class _Plan:
     def shape(self, shard: int) -> Cnn:
         """The shape of a shard's networks."""
         channels, side = self.pictures.train.shape[1:3]
-        activation = ("relu", "tanh")[shard % 2] if self.activation == "both" else self.activation
+        both = self.activation == "both"
+        activation = ("relu", "tanh")[shard % 2] if both else self.activation
         return draw_shape(
             self.seed,
-            shard,
+            # Every shape occurs with both activations.
+            shard // 2 if both else shard,
             side=side,
             channels=channels,
             classes=self.classes,
@@ -178,12 +181,17 @@ class _Plan:
 
     def rows(self, shard: int) -> range:
         """The numbers of a shard's networks."""
-        return range(shard * SHARD, min((shard + 1) * SHARD, self.count))
+        return range(shard * self.size, min((shard + 1) * self.size, self.count))
+
+    @property
+    def size(self) -> int:
+        """Networks in a shard; of two activations even a small zoo has both."""
+        return min(SHARD, math.ceil(self.count / 2)) if self.activation == "both" else SHARD
 
     def run(self, writer: ZooWriter, threads: int, report: Report | None) -> None:
         """Train and append what the writer lacks."""
         splits = select(torch.zeros(self.count, dtype=torch.bool), None, self.seed).splits
-        shards = range(writer.shards, math.ceil(self.count / SHARD))
+        shards = range(writer.shards, math.ceil(self.count / self.size))
         done = len(writer)
         if report is not None:
             report(done, self.count, torch.empty(0))

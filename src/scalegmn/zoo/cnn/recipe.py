@@ -112,15 +112,26 @@ def draw_shape(seed: int, chunk: int, *, side: int, channels: int, classes: int,
         vary: Whether to vary it.
     """
     if not vary:
-        return Cnn(side, (channels, 16, 16, 16), activation=activation, classes=classes)
+        # Small images have room for fewer convolutions than three.
+        return Cnn(side, (channels, *[16] * max(1, _deepest(side, 3, 3))), activation=activation, classes=classes)
     rng = generator(seed, chunk, 1)
-    kernel = int(rng.choice([k for k in (3, 5) if k <= side]))
-    deepest, left = 0, side
-    while left >= kernel and deepest < 4:
-        deepest, left = deepest + 1, (left - kernel) // 2 + 1
+    kernel = int(rng.choice([k for k in (3, 5) if k <= side] or [3]))
+    deepest = max(1, _deepest(side, kernel, 4))
     depth = int(rng.integers(min(2, deepest), deepest + 1))
     widths = (int(n) for n in rng.choice(VARIED_WIDTHS, depth))
     return Cnn(side, (channels, *widths), kernel, activation=activation, classes=classes)
+
+
+def _deepest(side: int, kernel: int, most: int) -> int:
+    """How many convolutions with stride 2 an image has room for.
+
+    >>> _deepest(8, 3, 3), _deepest(32, 3, 3)
+    (2, 3)
+    """
+    depth = 0
+    while side >= kernel and depth < most:
+        depth, side = depth + 1, (side - kernel) // 2 + 1
+    return depth
 
 
 def initial_parameters(shape: Cnn, settings: Settings, rng: Generator) -> Tensor:

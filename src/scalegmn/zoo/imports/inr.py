@@ -28,7 +28,7 @@ SEED: Final = 0
 # The published cuts of CIFAR10-INR by image number: train, then val, then test.
 CIFAR_CUTS: Final = (45_000, 50_000)
 # A folder name may go on after the number of the image.
-_DWS_NAME: Final = re.compile(r"_(training|testing)_(\d)_(\d+)(?:[_.-][^/]*)?(?:/|$)")
+_DWS_NAME: Final = re.compile(r"_(training|testing)_(\d)_(\d+)(?:[^\d/][^/]*)?(?:/|$)")
 _NFN_NAME: Final = re.compile(r"(?:^|/)randinit_smaller_(?:aug(\d+)_)?(\d)s/net(\d+)\.pth$")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,7 +66,9 @@ def combine(sources: Sequence[Zoo], out: str | Path, *, where: Mapping[str, str]
         networks, _ = zoo.batches(torch.from_numpy(rows))
         writer.append(zoo.architectures[kind], networks[0].parameters, _columns(zoo, rows, offset))
     pictures = [zoo.stored_images() for zoo in sources] if first.has_images else []
-    writer.finish(images=torch.cat(pictures) if pictures else None, notes=first.header["notes"])
+    ways = {json.dumps(way, sort_keys=True): way for zoo in sources for way in zoo.layouts}
+    notes = {**first.header["notes"], **({"layouts": list(ways.values())} if ways else {})}
+    writer.finish(images=torch.cat(pictures) if pictures else None, notes=notes)
     return Zoo.open(out)
 
 

@@ -14,6 +14,9 @@ from .zoo import Zoo
 
 BINS = 30
 
+# Splits and labels have lines of their own; every file has another name.
+_TOLD_ELSEWHERE = ("split", "label", "file")
+
 
 @dataclass(frozen=True)
 class LayerStatistics:
@@ -187,7 +190,7 @@ def info(zoo: Zoo) -> Json:
         "canvas": zoo.header["canvas"],
         "splits": {name: len(zoo.split(name)) for name in zoo.splits},
         "labels": _counts(zoo, "label") if "label" in zoo.columns else {},
-        "categories": {n: _counts(zoo, n) for n in zoo.columns if zoo.categories(n) and n not in ("split", "label")},
+        "categories": {n: _counts(zoo, n) for n in zoo.columns if zoo.categories(n) and n not in _TOLD_ELSEWHERE},
         "metrics": {n: summary(zoo.column(n).numpy()) for n in zoo.columns if zoo.column(n).is_floating_point()},
         "tau_cap": _tau_caps(zoo),
         "layers": [asdict(layer) for layer in layers],

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...core.architecture import Architecture
+from ...core.html import html_table
 from ...core.networks import Networks
 from ...core.schema import Json, architecture_from_json, from_json
 from ...errors import ScaleGMNError
@@ -88,6 +89,13 @@ class Zoo:
         which = ", ".join(map(str, self.architectures[:3])) + (", ..." if len(self.architectures) > 3 else "")
         return f"Zoo({len(self)} x {which}, {self.path})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        counts = zip(self.architectures, self.architecture_of().bincount().tolist(), strict=True)
+        splits = ", ".join(f"{name} {len(self.split(name)):,}" for name in self.splits)
+        rows = {"splits": splits, "columns": ", ".join(self.columns), **{str(a): f"{n:,} networks" for a, n in counts}}
+        return html_table(f"{self.path}: {len(self):,} networks ({self.kind})", rows)
+
     @property
     def architecture(self) -> Architecture:
         """The one architecture of all networks."""
@@ -123,6 +131,20 @@ class Zoo:
     def categories(self, name: str) -> tuple[str, ...]:
         """The names that the codes of a column of strings stand for; empty for numbers."""
         return tuple(self.header["categories"].get(name, ()))
+
+    def names(self) -> list[str]:
+        """What the networks are called: the files they came from where the zoo knows them, else their numbers."""
+        files = self.categories("file")
+        return [files[code] for code in self._table["file"].tolist()] if files else [str(i) for i in range(len(self))]
+
+    @property
+    def layouts(self) -> list[Json]:
+        """How the files were read from which it was imported, as JSON."""
+        return list(self.header["notes"].get("layouts", ()))
+
+    def label(self, default: str) -> str:
+        """The column that is to be learned: the one that the import named, else the given one."""
+        return str(self.header["notes"].get("label", default))
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from ..errors import ScaleGMNError, nearest
 from ..models.base import Metanetwork
 from ..models.method import Method
 from ..models.registry import method
-from ..tasks import Task
+from .base import Task
 
 
 def build_model(

@@ -1,0 +1,129 @@
+"""What the commands share that read a person's own networks: options, notes, tables for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ScaleGMNError
+from .console import note
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..core.activations import Activation
+    from ..inference.sources import Reading
+    from ..inference.trained import Trained
+
+RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+ActivationName = Annotated[
+    str | None, typer.Option("--activation", help="Of the networks, where the model knows several of these shapes.")
+]
+Archs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        help="module:function or path/file.py:function that returns the nn.Module; may be repeated.",
+        show_default=False,
+    ),
+]
+Prefix = Annotated[
+    str, typer.Option("--prefix", help="Read only the entries under this name, such as actor.", show_default=False)
+]
+Split = Annotated[str | None, typer.Option("--split", help="Of a zoo: only this split.")]
+
+
+def read_sources(
+    trained: Trained,
+    sources: Sequence[Path],
+    activation: str | None,
+    arch: Sequence[str] | None,
+    prefix: str,
+    split: str | None = None,
+) -> Reading:
+    """Read what a command line names, and say what had to be assumed."""
+    likes = [load_module(reference) for reference in arch or ()]
+    found = trained.read(sources, activation=activation, likes=likes, prefix=prefix, split=split)
+    for text in found.notes():
+        note(f"note: {text}")
+    return found
+
+
+def load_module(reference: str) -> nn.Module:
+    """The module that a function returns.
+
+    Arguments:
+        reference: `module:function` or `path/file.py:function`; the function takes no arguments.
+    """
+    import importlib
+    import importlib.util
+
+    from torch import nn
+
+    name, _, function = reference.rpartition(":")
+    if not name or not function:
+        raise ScaleGMNError(f"--arch: expected module:function or path/file.py:function, got {reference!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        if name.endswith(".py"):
+            # What stands beside the file can be imported by it, as when it is run.
+            sys.path.insert(0, str(Path(name).resolve().parent))
+            place = importlib.util.spec_from_file_location(Path(name).stem, name)
+            assert place is not None
+            assert place.loader is not None
+            found = importlib.util.module_from_spec(place)
+            sys.modules.setdefault(place.name, found)
+            place.loader.exec_module(found)
+        else:
+            found = importlib.import_module(name)
+        made = getattr(found, function)()
+    except (Exception, SystemExit) as error:
+        # It is a person's own code: whatever it raises is their input, not our mistake.
+        raise ScaleGMNError(f"--arch {reference}: {type(error).__name__}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise ScaleGMNError(f"--arch {reference}: expected it to return an nn.Module, got {type(made).__name__}")
+    return made
+
+
+def hidden_activation(name: str | None, w0: float | None) -> Activation | None:
+    """What --activation and --w0 say together."""
+    from ..core.activations import activation
+
+    found = None if name is None else activation(name)
+    if found is not None and found.name == "sine":
+        if w0 is None:
+            raise ScaleGMNError("--activation sine: also expected its frequency, such as --w0 30")
+        return activation("sine", w0)
+    if w0 is not None:
+        raise ScaleGMNError("--w0: expected only together with --activation sine")
+    return found
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows to stdout as CSV; lists become several columns.
+
+    >>> print_csv([{"file": "a.pt", "embedding": [0.5, 1.0]}])
+    file,embedding_0,embedding_1
+    a.pt,0.5,1.0
+    """
+    flat = [_flat(row) for row in rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(k for row in flat for k in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    sys.stdout.write(text.getvalue())
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {k: v for key, part in value.items() for k, v in _flat(part, f"{name}_{key}" if name else key).items()}
+    if isinstance(value, list):
+        return {k: v for i, part in enumerate(value) for k, v in _flat(part, f"{name}_{i}").items()}
+    return {name: value}
