@@ -28,6 +28,7 @@ def embed(
     import numpy as np
 
     from ..errors import ScaleGMNError
+    from ..files import write_npz
     from ..inference.embedding import embed_zoo
     from ..inference.trained import load
 
@@ -41,6 +42,5 @@ def embed(
     else:
         found = trained.embed(sources, activation=activation).numpy()
         arrays = {"embeddings": found, "names": np.array([str(source) for source in sources])}
-    with out.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+    write_npz(out, arrays)
     note(f"wrote {len(arrays['embeddings'])} embeddings of width {arrays['embeddings'].shape[1]} to {out}")

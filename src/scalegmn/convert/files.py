@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 import re
@@ -12,10 +13,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..errors import ScaleGMNError
+from ..files import write_atomically
 from .chain import Unordered
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
@@ -41,17 +43,17 @@ def write(state: Mapping[str, Tensor], path: str | Path) -> None:
     """Write a state dict; the suffix decides the format. What is there stays until the new file is whole."""
     path = check_writable(path)
     tensors = {k: t.detach().cpu().contiguous() for k, t in state.items()}
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         if path.suffix == ".safetensors":
             # Two names of one tensor must not share memory there.
-            save_file({k: t.clone() for k, t in tensors.items()}, temporary)
+            content = save({k: t.clone() for k, t in tensors.items()})
         else:
-            torch.save(tensors, temporary)
-        temporary.replace(path)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+            buffer = io.BytesIO()
+            torch.save(tensors, buffer)
+            content = buffer.getvalue()
+    except (RuntimeError, SafetensorError) as error:
         raise ScaleGMNError(f"{path}: cannot be written ({_first(error)})") from error
+    write_atomically(path, content)
 
 
 def check_writable(path: str | Path) -> Path:

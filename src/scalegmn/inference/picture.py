@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import ScaleGMNError
+from ..files import write_atomically
 from ..tasks import Editing
 from ..zoo.inr.canvas import Canvas
 from .sources import Source, read
@@ -57,4 +59,6 @@ def before_and_after(
     both = [pixels(canvas, trained, source, activation=activation)[0] for source in (before, after)]
     gap = np.full((both[0].shape[0], 1, both[0].shape[2]), 127, np.uint8)
     row = np.concatenate([both[0], gap, both[1]], axis=1).repeat(zoom, 0).repeat(zoom, 1)
-    imsave(path, row.repeat(3, 2) if row.shape[2] == 1 else row)
+    buffer = io.BytesIO()
+    imsave(buffer, row.repeat(3, 2) if row.shape[2] == 1 else row, format="png")
+    write_atomically(Path(path), buffer.getvalue())

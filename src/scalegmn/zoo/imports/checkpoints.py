@@ -16,10 +16,10 @@ from ...core.activations import Activation
 from ...core.architecture import Architecture
 from ...core.networks import Networks
 from ...errors import ScaleGMNError
+from ...files import fresh_directory
 from ..store.splits import select
 from ..store.writer import SPLITS, ZooWriter
 from ..store.zoo import Zoo
-from .archive import fresh_directory
 
 SHARD: Final = 1024
 SEED: Final = 0

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from ...core.architecture import Architecture
 from ...errors import ScaleGMNError
-from ...files import Array
+from ...files import Array, fresh_directory
 from ..cnn.engine import Cnn
 from ..store.writer import ZooWriter
 from ..store.zoo import Zoo
-from .archive import Source, copy_out, fresh_directory, open_source
+from .archive import Files, copy_out, open_files
 
 SHARD: Final = 1024
 FINAL_STEP: Final = 86
@@ -63,7 +63,7 @@ def import_cnn_zoo(
     """
     if activation not in (None, "relu", "tanh"):
         raise ScaleGMNError(f"activation: expected relu or tanh, got {activation!r}")
-    with fresh_directory(out) as folder, open_source(source) as opened, tempfile.TemporaryDirectory() as scratch:
+    with fresh_directory(out) as folder, open_files(source) as opened, tempfile.TemporaryDirectory() as scratch:
         names = {base: _need(opened, base) for base in ("weights.npy", "metrics.csv", "layout.csv")}
         order = _layout_order(opened, names["layout.csv"])
         weights = _open_weights(opened, names["weights.npy"], Path(scratch), len(order))
@@ -90,7 +90,7 @@ def import_cnn_zoo(
     return Zoo.open(out)
 
 
-def _need(source: Source, base: str) -> str:
+def _need(source: Files, base: str) -> str:
     found = source.find(base, f"{base}.gz") if base.endswith(".csv") else source.find(base)
     if found is None:
         raise ScaleGMNError(f"{source.path}: expected a file {base}{'.gz' if base.startswith('metrics') else ''}")
@@ -104,7 +104,7 @@ def _pieces(rows: Array) -> Iterator[Array]:
 # -- weights -----------------------------------------------------------------------------------------------------------
 
 
-def _open_weights(source: Source, name: str, scratch: Path, width: int) -> Array:
+def _open_weights(source: Files, name: str, scratch: Path, width: int) -> Array:
     """The matrix, memory-mapped."""
     path = copy_out(source, name, scratch)
     try:
@@ -119,7 +119,7 @@ def _open_weights(source: Source, name: str, scratch: Path, width: int) -> Array
     return weights
 
 
-def _layout_order(source: Source, name: str) -> Array:
+def _layout_order(source: Files, name: str) -> Array:
     """For each parameter of ours its column in the matrix, (4970,).
 
     TensorFlow keeps kernels as height, width, inputs, outputs and matrices as inputs, outputs.
@@ -176,7 +176,7 @@ def _parameters(where: str, weights: Array, rows: Array, order: Array) -> Tensor
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
-def _csv_rows(source: Source, name: str) -> Iterator[dict[str, str]]:
+def _csv_rows(source: Files, name: str) -> Iterator[dict[str, str]]:
     try:
         with ExitStack() as stack:
             plain = stack.enter_context(source.open(name))
@@ -189,7 +189,7 @@ def _csv_rows(source: Source, name: str) -> Iterator[dict[str, str]]:
         raise ScaleGMNError(f"{source.where(name)}: is not a readable table ({error})") from error
 
 
-def _read_metrics(source: Source, name: str, count: int) -> dict[str, list[str] | Array]:
+def _read_metrics(source: Files, name: str, count: int) -> dict[str, list[str] | Array]:
     """Columns by name: numbers as float64, categories as they are; other texts are left out."""
     where = source.where(name)
     kinds = _column_kinds(_csv_rows(source, name), where, count)
@@ -255,7 +255,7 @@ def _columns(table: dict[str, list[str] | Array], rows: Array) -> dict[str, Tens
 
 
 def _select(
-    source: Source, table: dict[str, list[str] | Array], count: int, *, final_only: bool
+    source: Files, table: dict[str, list[str] | Array], count: int, *, final_only: bool
 ) -> tuple[Array, list[str], str]:
     """The rows to keep, ascending, the split of each, and the rule in words."""
     published = [n for n in source.names if n.endswith("split.csv")]
@@ -283,7 +283,7 @@ def _select(
 
 
 def _every_checkpoint(
-    source: Source, table: dict[str, list[str] | Array], final: Array, splits: Array
+    source: Files, table: dict[str, list[str] | Array], final: Array, splits: Array
 ) -> tuple[Array, list[str]]:
     """The checkpoints of networks that have a final one, ascending, and the split of each: that of its network."""
     if NETWORK not in table:
@@ -299,7 +299,7 @@ def _every_checkpoint(
     return np.array(rows, np.int64), [split_of[owners[row]] for row in rows]
 
 
-def _permutation(source: Source, name: str, count: int) -> Array:
+def _permutation(source: Files, name: str, count: int) -> Array:
     lines = source.read(name, _SMALL).decode("ascii", "replace").split()
     try:
         order = np.array([int(line) for line in lines], np.int64)

@@ -16,11 +16,12 @@ from torch import Tensor
 from ...core.architecture import Architecture
 from ...core.networks import Networks
 from ...errors import ScaleGMNError
+from ...files import fresh_directory
 from ..inr.build import inr_architecture, inr_canvas
 from ..inr.conventions import inr
 from ..store.writer import SPLITS, ZooWriter
 from ..store.zoo import Zoo
-from .archive import Source, fresh_directory, load_state, open_source
+from .archive import Files, load_state, open_files
 
 SHARD: Final = 1024
 SEED: Final = 0
@@ -87,7 +88,7 @@ def import_inr(kind: str, source: str | Path, out: str | Path) -> Zoo:
     collection = COLLECTIONS[kind]
     shape = inr(collection.channels, convention_name=collection.convention)
     canvas = inr_canvas(shape, collection.side, collection.side)
-    with fresh_directory(out) as folder, open_source(source) as opened:
+    with fresh_directory(out) as folder, open_files(source) as opened:
         entries, rule = _nfn_entries(opened) if kind == "cifar10-inr" else _dws_entries(opened, kind)
         arguments = {"collection": kind, "source": opened.path.name, "seed": SEED}
         writer = ZooWriter(folder, kind="inr", arguments=arguments, canvas=canvas)
@@ -97,7 +98,7 @@ def import_inr(kind: str, source: str | Path, out: str | Path) -> Zoo:
     return Zoo.open(out)
 
 
-def _append(writer: ZooWriter, source: Source, entries: list[Entry], architecture: Architecture) -> None:
+def _append(writer: ZooWriter, source: Files, entries: list[Entry], architecture: Architecture) -> None:
     states, labels = [], []
     for entry in entries:
         state = load_state(source, entry.name)
@@ -124,7 +125,7 @@ def _append(writer: ZooWriter, source: Source, entries: list[Entry], architectur
 # -- CIFAR10-INR -------------------------------------------------------------------------------------------------------
 
 
-def _nfn_entries(source: Source) -> tuple[list[Entry], str]:
+def _nfn_entries(source: Files) -> tuple[list[Entry], str]:
     found = []
     for name in source.names:
         match = _NFN_NAME.search(name)
@@ -144,7 +145,7 @@ def _nfn_entries(source: Source) -> tuple[list[Entry], str]:
 # -- MNIST-INR and FMNIST-INR ------------------------------------------------------------------------------------------
 
 
-def _dws_entries(source: Source, kind: str) -> tuple[list[Entry], str]:
+def _dws_entries(source: Files, kind: str) -> tuple[list[Entry], str]:
     names = [n for n in source.names if n.endswith((".pth", ".pt"))]
     # Beside it may lie checkpoints from during the training.
     names = [n for n in names if n.endswith("/model_final.pth")] or names
@@ -168,7 +169,7 @@ def _dws_entries(source: Source, kind: str) -> tuple[list[Entry], str]:
     return [_dws_entry(source, kind, name, splits[name]) for name in names], rule
 
 
-def _dws_entry(source: Source, kind: str, name: str, split: str) -> Entry:
+def _dws_entry(source: Files, kind: str, name: str, split: str) -> Entry:
     match = _DWS_NAME.search(name)
     if match is not None:
         # FMNIST-INR tells the label inside.
@@ -180,7 +181,7 @@ def _dws_entry(source: Source, kind: str, name: str, split: str) -> Entry:
     return Entry(name, -1, split, -1, 0)
 
 
-def _published_lists(source: Source, names: list[str]) -> dict[str, str] | None:
+def _published_lists(source: Files, names: list[str]) -> dict[str, str] | None:
     """The split of every network that a JSON file of path lists mentions; None if there is no such file."""
     files = [n for n in source.names if n.endswith(".json")]
     known = {name: content for name in files if (content := _split_lists(source, name)) is not None}
@@ -203,7 +204,7 @@ def _published_lists(source: Source, names: list[str]) -> dict[str, str] | None:
     return found
 
 
-def _split_lists(source: Source, name: str) -> list[tuple[str, str]] | None:
+def _split_lists(source: Files, name: str) -> list[tuple[str, str]] | None:
     """Pairs of split and path from {train: [...], val: ..., test: ...}, or the same with {path: [...]} inside."""
     try:
         content = json.loads(source.read(name))
@@ -214,7 +215,7 @@ def _split_lists(source: Source, name: str) -> list[tuple[str, str]] | None:
     return [(split, path) for split in SPLITS if split in content for path in _paths(source, name, content[split])]
 
 
-def _paths(source: Source, name: str, listed: Any) -> Iterator[str]:
+def _paths(source: Files, name: str, listed: Any) -> Iterator[str]:
     paths = listed.get("path") if isinstance(listed, Mapping) else listed
     if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths):
         raise ScaleGMNError(f"{source.where(name)}: expected a list of paths for each of {', '.join(SPLITS)}")
