@@ -9,6 +9,8 @@ import math
 import mmap
 import os
 import shutil
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +34,8 @@ _DTYPES = {
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
 }  # fmt: skip
 _BLOCK = 1 << 22
+# What reading a damaged file may raise, depending on where it breaks off.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, EOFError, OSError, SyntaxError)
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,35 @@ def read_json(path: Path) -> Any:
         raise ScaleGMNError(f"{path}: is damaged or not JSON ({str(error)[:80]})") from error
 
 
+def read_npz_array(path: Path, name: str, limit: int = 1 << 32) -> Array:
+    """One array of numbers from an .npz; its header is compared with what is there before it is believed.
+
+    Arguments:
+        path: The file.
+        name: Of the array.
+        limit: Bytes that it may have.
+    """
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            members = [n.removesuffix(".npy") for n in archive.namelist()]
+            if name not in members:
+                raise ScaleGMNError(f"{path}: expected an array {name}, got {', '.join(members)[:80] or 'none'}")
+            size = archive.getinfo(f"{name}.npy").file_size
+            with archive.open(f"{name}.npy") as member:
+                version = np.lib.format.read_magic(member)
+                header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, by_columns, dtype = header(member)
+                if dtype.hasobject:
+                    raise ScaleGMNError(f"{path}: expected numbers in {name}, got pickled objects, which were not read")
+                if math.prod(shape) * dtype.itemsize != size - member.tell() or size > limit:
+                    raise ScaleGMNError(f"{path}: {name} of shape {shape} does not fit its {size} bytes"[:200])
+                return np.frombuffer(member.read(), dtype).reshape(shape, order="F" if by_columns else "C")
+    except ScaleGMNError:
+        raise
+    except (*_DAMAGE, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise ScaleGMNError(f"{path}: not a readable .npz file ({str(error)[:80]})") from error
+
+
 def hash_file(path: Path) -> str:
     """The SHA-256 of a file, read in blocks."""
     digest = hashlib.sha256()
@@ -192,7 +225,7 @@ class MappedArrays(Mapping[str, Array]):
             self._arrays = {name: self._array(entry, 8 + length) for name, entry in header.items()}
         except ScaleGMNError as error:
             raise ScaleGMNError(f"zoo: {error}; `scalegmn zoo verify` lists what is damaged") from error
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except _DAMAGE as error:
             raise ScaleGMNError(
                 f"zoo: {path} is not a readable safetensors file; `scalegmn zoo verify` lists what is damaged"
             ) from error
