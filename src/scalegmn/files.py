@@ -12,12 +12,13 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from .errors import ScaleGMNError
@@ -35,7 +36,9 @@ _DTYPES = {
 }  # fmt: skip
 _BLOCK = 1 << 22
 # What reading a damaged file may raise, depending on where it breaks off.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, EOFError, OSError, SyntaxError)
+_DAMAGE = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, EOFError, OSError, SyntaxError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,12 @@ def write_atomically(path: Path, content: bytes) -> StoredFile:
         finally:
             os.close(directory)
     except (OSError, ValueError) as error:
-        _forget(temporary)
+        # What could not be made cannot be removed either.
+        with suppress(OSError, ValueError):
+            temporary.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else error
         raise ScaleGMNError(f"{path}: cannot be written ({reason}); nothing of it was kept") from error
     return StoredFile(path.name, len(content), hashlib.sha256(content).hexdigest())
-
-
-def _forget(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except (OSError, ValueError):
-        pass  # what could not be made cannot be removed either
 
 
 def write_json(path: Path, value: Any) -> StoredFile:
@@ -184,9 +182,8 @@ def read_npz_array(path: Path, name: str, limit: int = 1 << 32) -> Array:
                 raise ScaleGMNError(f"{path}: expected an array {name}, got {', '.join(members)[:80] or 'none'}")
             size = archive.getinfo(f"{name}.npy").file_size
             with archive.open(f"{name}.npy") as member:
-                version = np.lib.format.read_magic(member)
-                header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, by_columns, dtype = header(member)
+                old = npy.read_magic(member) == (1, 0)
+                shape, by_columns, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(member)
                 if dtype.hasobject:
                     raise ScaleGMNError(f"{path}: expected numbers in {name}, got pickled objects, which were not read")
                 if math.prod(shape) * dtype.itemsize != size - member.tell() or size > limit:

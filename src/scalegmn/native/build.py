@@ -26,12 +26,12 @@ _CPUINFO = ("flags", "model name", "Features", "CPU implementer", "CPU part")
 failures: dict[str, str] = {}
 
 
-class Unavailable(Exception):
+class NoCompilerError(Exception):
     """Why nothing is compiled here, in a few words."""
 
 
 def build(name: str) -> Path:
-    """The shared library of a source, compiled now if it never was; `Unavailable` says why there is none.
+    """The shared library of a source, compiled now if it never was; `NoCompilerError` says why there is none.
 
     Arguments:
         name: Of the source, such as `net`.
@@ -40,11 +40,11 @@ def build(name: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _is_private(path.parent.resolve()):
-            raise Unavailable(f"others can write to {path.parent}; run chmod go-w on it, or set XDG_CACHE_HOME")
+            raise NoCompilerError(f"others can write to {path.parent}; run chmod go-w on it, or set XDG_CACHE_HOME")
         if not _is_private(path):
             _compile(compiler, name, path)
     except OSError as error:
-        raise Unavailable(f"{error.filename or path.parent}: {error.strerror or error}") from error
+        raise NoCompilerError(f"{error.filename or path.parent}: {error.strerror or error}") from error
     return path
 
 
@@ -61,20 +61,20 @@ def backend() -> str:
         when = "" if _is_private(library_path("net")) else " (at first use)"
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=10, check=False)
         return f"compiled with {version.stdout.partition(chr(10))[0] or compiler}{when}"
-    except (Unavailable, OSError, subprocess.SubprocessError) as error:
+    except (NoCompilerError, OSError, subprocess.SubprocessError) as error:
         return f"plain torch ({error})"
 
 
 def find_compiler() -> str:
     """The C++ compiler, which `CXX` may name."""
     if os.environ.get("SCALEGMN_KERNELS", "1") == "0":
-        raise Unavailable("SCALEGMN_KERNELS is 0")
+        raise NoCompilerError("SCALEGMN_KERNELS is 0")
     if platform.system() != "Linux":
-        raise Unavailable(f"compiled code is for Linux, not {platform.system()}")
+        raise NoCompilerError(f"compiled code is for Linux, not {platform.system()}")
     wanted = os.environ.get("CXX", "g++")
     compiler = shutil.which(wanted)
     if compiler is None:
-        raise Unavailable(f"no compiler {wanted}; install it or name one with CXX")
+        raise NoCompilerError(f"no compiler {wanted}; install it or name one with CXX")
     return compiler
 
 
@@ -95,6 +95,12 @@ def library_path(name: str) -> Path:
     return home / "scalegmn" / f"{name}-{key.hexdigest()[:16]}.so"
 
 
+def tell(text: str) -> None:
+    """Words for people, apart from what programs read."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
 def _flags() -> list[str]:
     return [*_SANITIZE, *_SANITIZERS] if os.environ.get("SCALEGMN_SANITIZE") else _FLAGS
 
@@ -111,7 +117,7 @@ def _is_private(path: Path) -> bool:
 
 def _compile(compiler: str, name: str, path: Path) -> None:
     source, started = FOLDER / f"{name}.cpp", time.monotonic()
-    print(f"scalegmn: compiling {source.name} with {Path(compiler).name}, once ... ", end="", file=sys.stderr, flush=True)
+    tell(f"scalegmn: compiling {source.name} with {Path(compiler).name}, once ... ")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made, shared = Path(folder, "made.o"), Path(folder, "made.so")
         link = ["-fopenmp"] if openmp() is None else []
@@ -123,11 +129,11 @@ def _compile(compiler: str, name: str, path: Path) -> None:
             ):
                 subprocess.run(command, check=True, capture_output=True, timeout=300)
         except subprocess.SubprocessError as error:
-            print("failed", file=sys.stderr)
-            raise Unavailable(f"{Path(compiler).name} fails on {source.name}: {_reason(error)}") from error
+            tell("failed\n")
+            raise NoCompilerError(f"{Path(compiler).name} fails on {source.name}: {_reason(error)}") from error
         shared.chmod(0o700)
         shared.replace(path)
-    print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
+    tell(f"{time.monotonic() - started:.0f} s\n")
 
 
 def _reason(error: subprocess.SubprocessError) -> str:

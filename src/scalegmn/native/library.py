@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ScaleGMNError
-from .build import Unavailable, build, failures, find_compiler, openmp
+from .build import NoCompilerError, build, failures, find_compiler, openmp, tell
 
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _ENABLED: ContextVar[bool] = ContextVar("native", default=True)
@@ -98,7 +97,7 @@ def load(source: str = "net") -> ctypes.CDLL | None:
     """
     try:
         find_compiler()
-    except Unavailable:
+    except NoCompilerError:
         return None
     try:
         path = build(source)
@@ -106,7 +105,7 @@ def load(source: str = "net") -> ctypes.CDLL | None:
         if shared is not None:
             ctypes.CDLL(str(shared), mode=ctypes.RTLD_GLOBAL)
         return ctypes.CDLL(str(path))
-    except (Unavailable, OSError) as error:
+    except (NoCompilerError, OSError) as error:
         failures[source] = str(error)
-        print(f"scalegmn: plain torch runs instead of compiled code, slower: {error}", file=sys.stderr)
+        tell(f"scalegmn: plain torch runs instead of compiled code, slower: {error}\n")
         return None
