@@ -135,6 +135,30 @@ def test_a_network_depends_on_nothing_else_whatever_its_sizes() -> None:
     assert not torch.equal(fit_inrs(images[:1] + 0.01, points, Fit(hidden=(7, 6), steps=21)).parameters[0], whole[0])
 
 
+def test_compiled_code_refuses_what_would_lead_out_of_its_arrays() -> None:
+    shape, points = inr(1, hidden=(8,)), coordinates(4, 4)
+    target, row = torch.rand(16, 1), shape.initial(0, [0])[0]
+
+    def refused(match: str, target: Tensor = target, row: Tensor = row, **change: Tensor) -> None:
+        problem = Problem(shape, points)
+        vars(problem).update(change)
+        with pytest.raises(ScaleGMNError, match=match):
+            problem.gradient(target, row)
+
+    refused("target must be", target=target[1:])
+    refused("parameters must be|gradient must be", row=row[1:])
+    refused("contiguous torch.float32", row=row.double())
+    refused("contiguous torch.float32", target=torch.rand(16, 2)[:, :1])
+    column = Problem(shape, points).column
+    refused("a column is none of x", column=column + 4)
+    refused("a column is none of x", column=column - 1)
+    refused("a row is none of y", y=points.new_zeros(1))
+    refused("every pixel needs a row", column=column[1:])
+    refused("sizes must be", sizes=torch.tensor([2, 0, 1]))
+    refused("sizes must be", sizes=torch.tensor([2, 2**40, 1]))
+    refused("sizes must be", sizes=torch.tensor([3, 8, 1]))
+
+
 def test_without_a_compiler_the_other_engine_works(tmp_path: Path) -> None:
     program = """
 import torch

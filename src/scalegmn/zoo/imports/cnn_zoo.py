@@ -22,7 +22,7 @@ from torch import Tensor
 from ...core.architecture import Architecture
 from ...errors import ScaleGMNError
 from ...files import Array, fresh_directory
-from ..cnn.engine import Cnn
+from ..cnn.shape import Cnn
 from ..store.writer import ZooWriter
 from ..store.zoo import Zoo
 from .archive import Files, copy_out, open_files
