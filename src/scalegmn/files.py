@@ -89,41 +89,56 @@ def write_npz(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
     return write_atomically(path, buffer.getvalue())
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, where they are not there yet."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ScaleGMNError(f"out: {path} is a file; give a directory") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ScaleGMNError(f"out: {str(path)!r} cannot be made ({reason}); give another directory") from error
+
+
 @contextmanager
 def fresh_directory(out: str | Path) -> Iterator[Path]:
     """A directory to fill beside `out` that becomes `out` at the end, or vanishes if something goes wrong."""
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ScaleGMNError(f"out: {out} exists and is not an empty directory; give another one")
-    out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f".{out.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        if out.exists():
-            out.rmdir()
-        unfinished.rename(out)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+    make_directory(unfinished)
+    with alone(unfinished, f"out: another process is writing {out}; wait for it"):
+        try:
+            # What a process that was killed has left.
+            for path in unfinished.iterdir():
+                path.unlink()
+            yield unfinished
+            if out.exists():
+                out.rmdir()
+            unfinished.rename(out)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
 
 
 @contextmanager
 def alone(path: Path, complaint: str) -> Iterator[None]:
-    """Hold a lock file, or raise the complaint if another process holds it; the end of a process frees it, however.
+    """Hold a lock, or raise the complaint if another process holds it; the end of a process frees it, however.
 
     Arguments:
-        path: The lock file, made if missing.
+        path: The file that is locked, made if missing, or a directory.
         complaint: What to say.
     """
-    with path.open("ab") as file:
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ScaleGMNError(complaint) from None
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT)
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    except BlockingIOError:
+        raise ScaleGMNError(complaint) from None
+    finally:
+        os.close(descriptor)
 
 
 def pack(arrays: Mapping[str, Array], note: Any = None) -> bytes:

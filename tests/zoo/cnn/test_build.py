@@ -180,7 +180,7 @@ def test_a_zoo_of_both_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert total == 20
         seen.append(len(accuracy))
 
-    budget = Budget(batch=16, steps=(5, 60))
+    budget = Budget(batch=16, steps=(5, 30))
     zoo = build_cnn_zoo(source, tmp_path / "a", count=20, activation="both", budget=budget, report=report, threads=1)
     assert sum(seen) == len(zoo) == 20
     assert zoo.arguments["engine"] == engine

@@ -25,8 +25,6 @@ from scalegmn.zoo.cnn.recipe import OPTIMISERS, Budget
 from scalegmn.zoo.cnn.shape import Cnn, Noise, Rule, noise_size
 from scalegmn.zoo.cnn.train import CLIP, train
 
-pytestmark = pytest.mark.skipif(library.load(SOURCE) is None, reason="no compiler")
-
 SHAPES = [
     Cnn(32),
     Cnn(16, (1, 8, 24), kernel=5),
@@ -36,7 +34,10 @@ SHAPES = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(library.load(SOURCE) is None, reason="no compiler"),
+]
 
 
 class Task(NamedTuple):

@@ -252,7 +252,8 @@ def test_labels_that_are_no_classes_are_refused(tmp_path: Path, labels: list[int
 
 
 # A pickled type with a state of its own can turn bytes into pointers: ('u1') made to object, and a type of objects.
-DTYPE = b"cnumpy\ndtype\n(X\x02\x00\x00\x00%sK\x00K\x01tR(K\x03X\x01\x00\x00\x00|NN%s" b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb"
+DTYPE = b"cnumpy\ndtype\n(X\x02\x00\x00\x00%sK\x00K\x01tR(K\x03X\x01\x00\x00\x00|NN%s"
+DTYPE += b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb"
 ARRAY = (
     b"\x80\x02}(X\x04\x00\x00\x00datacnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tX\x01\x00\x00\x00btR"
     b"(K\x01(K\x01M\x00\x0ct%s\x89B\x00\x0c\x00\x00%stbX\x06\x00\x00\x00labels]K\x01au."

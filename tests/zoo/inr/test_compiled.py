@@ -114,7 +114,8 @@ def test_both_engines_agree(activation: str, side: int, channels: int, hidden: t
     points, images = coordinates(side, side).double(), torch.rand(3, side * side, channels, dtype=torch.float64)
 
     def fit(engine: str, lr: float = 1e-3) -> Tensor:
-        return fit_inrs(images, points, Fit(hidden=hidden, activation=activation, lr=lr, steps=25), engine=engine).parameters
+        how = Fit(hidden=hidden, activation=activation, lr=lr, steps=25)
+        return fit_inrs(images, points, how, engine=engine).parameters
 
     torch.testing.assert_close(fit("compiled"), fit("torch"), rtol=0, atol=1e-9)
     assert (fit("compiled") - fit("torch", lr=2e-3)).abs().max() > 1e-3

@@ -1,7 +1,7 @@
 """Arrays in a pickle, read without unpickling: opcodes are followed by a machine that knows only containers and bytes.
 
 A pickle is a program. Here a name in it (`numpy.dtype`) stays a word, a call stays a note of its arguments, and an
-array is made from shape, type and bytes in the end, if these are plain. No class is looked up and no object gets a state.
+array is made from shape, type and bytes in the end, if these are plain. No class is looked up, no state is set.
 """
 
 import math
