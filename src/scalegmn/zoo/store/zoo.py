@@ -308,5 +308,8 @@ def read_header(path: Path) -> Json:
 
 def stored_files(header: Json) -> list[StoredFile]:
     """All files of a zoo but `zoo.json`, as it records them."""
-    entries = [*header["shards"], header["table"], *([header["images"]] if header["images"] else [])]
-    return [from_json(StoredFile, {k: e[k] for k in ("file", "bytes", "sha256")}, "zoo.json") for e in entries]
+    try:
+        entries = [*header["shards"], header["table"], *([header["images"]] if header["images"] else [])]
+        return [from_json(StoredFile, {k: e[k] for k in ("file", "bytes", "sha256")}, "zoo.json") for e in entries]
+    except (KeyError, TypeError) as error:
+        raise ScaleGMNError(f"zoo: {HEADER} lacks {str(error)[:80]}; it was not written by scalegmn") from error
