@@ -89,7 +89,7 @@ def library_path(name: str) -> Path:
     """Where the compiled source lies, by the hash of everything that decides it."""
     key = hashlib.sha256()
     text = b"".join(path.read_bytes() for path in (FOLDER / f"{name}.cpp", *sorted(FOLDER.glob("*.h"))))
-    for part in (text, " ".join(_flags()).encode(), _processor(), bytes([openmp() is None])):
+    for part in (text, " ".join(flags()).encode(), _processor(), bytes([openmp() is None])):
         key.update(part)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "scalegmn" / f"{name}-{key.hexdigest()[:16]}.so"
@@ -101,7 +101,8 @@ def tell(text: str) -> None:
     sys.stderr.flush()
 
 
-def _flags() -> list[str]:
+def flags() -> list[str]:
+    """What the compiler is told."""
     return [*_SANITIZE, *_SANITIZERS] if os.environ.get("SCALEGMN_SANITIZE") else _FLAGS
 
 
@@ -124,7 +125,7 @@ def _compile(compiler: str, name: str, path: Path) -> None:
         sanitizers = _SANITIZERS if os.environ.get("SCALEGMN_SANITIZE") else []
         try:
             for command in (
-                [compiler, *_flags(), "-c", str(source), "-o", str(made)],
+                [compiler, *flags(), "-c", str(source), "-o", str(made)],
                 [compiler, "-shared", *link, *sanitizers, str(made), "-o", str(shared)],
             ):
                 subprocess.run(command, check=True, capture_output=True, timeout=300)

@@ -103,7 +103,8 @@ def build_inr_zoo(
         raise ScaleGMNError(f"views: expected 1 to {10**6} fits of an image, got {views} and {others}")
     check_seed(seed)
     chosen = select(source.test, count, seed, sizes)
-    images = torch.from_numpy(source.pixels[chosen.rows]).reshape(len(chosen.rows), *source.pixels.shape[1:3], -1)
+    rows = chosen.rows.numpy()
+    images = torch.from_numpy(source.pixels[rows]).reshape(len(rows), *source.pixels.shape[1:3], -1)
     shape = fit.shape(images.shape[3])
     engine = best_engine()
     # Written only where given, so that zoos without them keep their bytes.
@@ -118,7 +119,7 @@ def build_inr_zoo(
     )
     if not writer.finished:
         fits = torch.tensor([views if split == "train" else others for split in chosen.splits])
-        plan = _Plan(fit, engine, shape, images, torch.from_numpy(source.labels[chosen.rows]), chosen, fits, seed)
+        plan = _Plan(fit, engine, shape, images, torch.from_numpy(source.labels[rows]), chosen, fits, seed)
         plan.run(writer, ray, report)
         notes = {"splits": RULE, "scalegmn": __version__, "torch": str(torch.__version__)}
         writer.finish(images=images, notes=notes)
