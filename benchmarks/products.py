@@ -2,7 +2,7 @@
 
 python benchmarks/products.py [SECONDS]
 
-`products.h` is compiled with one more function, which multiplies packed matrices as `net.cpp` does and rows as `fit.cpp`
+`products.h` is compiled with two functions that multiply packed matrices as `net.cpp` does and rows as `fit.cpp`
 does. Both take turns with `torch.mm` in one process; the figures are billions of operations a second, medians of turns.
 """
 
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -56,35 +57,40 @@ def rate(work: Callable[[int], object], operations: int) -> float:
     return operations * times / (time.perf_counter() - start) / 1e9
 
 
+def compare(library: ctypes.CDLL, sizes: tuple[int, int, int], seconds: float) -> list[float]:
+    """Medians for torch, packed and rows."""
+    rows, columns, depth = sizes
+    a, b = torch.randn(rows, depth), torch.randn(depth, columns)
+    c, out = torch.empty(rows, columns), torch.empty(rows, columns)
+
+    def own(name: str, right: torch.Tensor, times: int) -> None:
+        places = (ctypes.c_void_p(t.data_ptr()) for t in (a, right, c))
+        getattr(library, name)(*map(ctypes.c_int64, sizes), *places, ctypes.c_int(times))
+
+    def blas(times: int) -> None:
+        for _ in range(times):
+            torch.mm(a, b, out=out)
+
+    ways = [blas, partial(own, "packed", b.T.contiguous()), partial(own, "plain", b)]
+    for way in ways[1:]:
+        way(1)
+        torch.testing.assert_close(c, a @ b, rtol=1e-4, atol=1e-4)
+    found: list[list[float]] = [[] for _ in ways]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for way, rates in zip(ways, found, strict=True):
+            rates.append(rate(way, 2 * rows * columns * depth))
+    return [statistics.median(rates) for rates in found]
+
+
 def main(seconds: float) -> None:
     torch.set_num_threads(1)
-    print("| rows x columns x depth | torch.mm | ours, packed | ours, rows |\n|---|---|---|---|")
+    sys.stdout.write("| rows x columns x depth | torch.mm | ours, packed | ours, rows |\n|---|---|---|---|\n")
     with tempfile.TemporaryDirectory() as folder:
         library = load(Path(folder))
-        for rows, columns, depth in SIZES:
-            a, b = torch.randn(rows, depth), torch.randn(depth, columns)
-            w, c, out = b.T.contiguous(), torch.empty(rows, columns), torch.empty(rows, columns)
-
-            def own(name: str, right: torch.Tensor, times: int) -> None:
-                sizes = (ctypes.c_int64(n) for n in (rows, columns, depth))  # noqa: B023
-                places = (ctypes.c_void_p(t.data_ptr()) for t in (a, right, c))  # noqa: B023
-                getattr(library, name)(*sizes, *places, ctypes.c_int(times))
-
-            def blas(times: int) -> None:
-                for _ in range(times):
-                    torch.mm(a, b, out=out)  # noqa: B023
-
-            ways = [blas, lambda n: own("packed", w, n), lambda n: own("plain", b, n)]  # noqa: B023
-            for way in ways[1:]:
-                way(1)
-                torch.testing.assert_close(c, a @ b, rtol=1e-4, atol=1e-4)
-            found: list[list[float]] = [[] for _ in ways]
-            end = time.perf_counter() + seconds
-            while time.perf_counter() < end:
-                for way, rates in zip(ways, found, strict=True):
-                    rates.append(rate(way, 2 * rows * columns * depth))
-            figures = " | ".join(f"{statistics.median(rates):.1f}" for rates in found)
-            print(f"| {rows} x {columns} x {depth} | {figures} |", flush=True)
+        for sizes in SIZES:
+            figures = " | ".join(f"{n:.0f}" for n in compare(library, sizes, seconds))
+            sys.stdout.write(f"| {' x '.join(map(str, sizes))} | {figures} |\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ def _print_version(wanted: bool) -> None:
 
 def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and the backend.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version and the backend.", callback=_print_version, is_eager=True),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:

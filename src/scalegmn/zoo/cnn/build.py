@@ -51,7 +51,7 @@ class Pictures(NamedTuple):
 class Drawn(NamedTuple):
     """A network to train: its number in the zoo, its shape and its hyperparameters."""
 
-    index: int
+    number: int
     shape: Cnn
     settings: Settings
 
@@ -192,7 +192,7 @@ class _Plan:
                 done += 1
                 if report is not None:
                     report(done, self.count, parts[-1].accuracy)
-            self._append(writer, sorted(parts, key=lambda part: part.drawn.index), splits)
+            self._append(writer, sorted(parts, key=lambda part: part.drawn.number), splits)
 
     def _train(self, drawn: Drawn) -> Trained:
         data = self.pictures
@@ -202,7 +202,7 @@ class _Plan:
             data.train,
             data.train_labels,
             seed=self.seed,
-            index=drawn.index,
+            index=drawn.number,
             batch=self.budget.batch,
             engine=self.engine,
         )
@@ -214,7 +214,7 @@ class _Plan:
         columns: dict[str, Tensor | list[str]] = {
             "test_accuracy": torch.cat([part.accuracy for part in parts]),
             "test_loss": torch.cat([part.loss for part in parts]),
-            "split": [splits[part.drawn.index] for part in parts],
+            "split": [splits[part.drawn.number] for part in parts],
             "activation": [shape.activation] * count,
             "layers": torch.full((count,), len(shape.channels) - 1),
             "kernel": torch.full((count,), shape.kernel),

@@ -76,6 +76,7 @@ def _run(content: bytes) -> Any:
         del stack[start:]
         return items
 
+    argument: Any
     for opcode, argument, _ in pickletools.genops(content):
         name = opcode.name
         if name in _CONSTANTS:
