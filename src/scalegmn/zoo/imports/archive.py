@@ -98,7 +98,7 @@ class _Zip(Files):
     def open(self, name: str) -> IO[bytes]:
         try:
             return self._archive.open(self._entries[name])
-        except (zipfile.BadZipFile, RuntimeError) as error:
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
             raise ScaleGMNError(f"{self.where(name)}: cannot be read ({error})") from error
 
 

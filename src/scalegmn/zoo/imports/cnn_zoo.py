@@ -109,8 +109,9 @@ def _open_weights(source: Files, name: str, scratch: Path, width: int) -> Array:
     path = copy_out(source, name, scratch)
     try:
         weights = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ScaleGMNError(f"{source.where(name)}: is not a plain array of numbers ({error})") from error
+    except (ValueError, OSError, EOFError, OverflowError, MemoryError, TypeError, SyntaxError) as error:
+        told = str(error)[:80]
+        raise ScaleGMNError(f"{source.where(name)}: is not a plain array of numbers ({told})") from error
     if not isinstance(weights, np.ndarray) or weights.ndim != 2 or weights.shape[1] != width:
         shape = weights.shape if isinstance(weights, np.ndarray) else "several arrays"
         raise ScaleGMNError(f"{source.where(name)}: expected shape (networks, {width}), got {shape}")
@@ -133,7 +134,7 @@ def _layout_order(source: Files, name: str) -> Array:
             start, end = int(row["start_idx"]), int(row["end_idx"])
             sizes = ast.literal_eval(row["shape"])
             grid = np.arange(start, min(end, start + architecture.parameters + 1)).reshape(sizes)
-        except (KeyError, ValueError, TypeError, SyntaxError, RecursionError) as error:
+        except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, OverflowError, MemoryError) as error:
             raise ScaleGMNError(
                 f"{source.where(name)}: expected start_idx, end_idx and shape of {variable!r} to agree"
             ) from error
@@ -303,7 +304,7 @@ def _permutation(source: Files, name: str, count: int) -> Array:
     lines = source.read(name, _SMALL).decode("ascii", "replace").split()
     try:
         order = np.array([int(line) for line in lines], np.int64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ScaleGMNError(f"{source.where(name)}: expected one row number per line") from error
     if not np.array_equal(np.sort(order), np.arange(count)):
         raise ScaleGMNError(f"{source.where(name)}: expected each row number from 0 to {count - 1} once")
