@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e
 JOBS ?= 2
 
-.PHONY: setup demo test fuzz clean
+.PHONY: setup demo test fuzz sanitize clean
 
 setup: $(VENV)/.installed-dev
 
@@ -35,6 +35,14 @@ SECONDS ?= 60
 SEED ?= 0
 fuzz: setup
 	$(BIN)/python benchmarks/fuzz --seconds $(SECONDS) --seed $(SEED)
+
+# Compiled code under AddressSanitizer and UndefinedBehaviorSanitizer. Python itself is not built for them: the runtime is
+# loaded first, and what Python does not free at its end is not counted.
+SANITIZED := tests/native tests/nn tests/zoo
+sanitize: setup
+	SCALEGMN_SANITIZE=1 OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	LD_PRELOAD="$(shell $${CXX:-g++} -print-file-name=libasan.so) $(shell $${CXX:-g++} -print-file-name=libstdc++.so.6)" \
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture, Connection, Layer
 from scalegmn.zoo.inr.canvas import Canvas
-from scalegmn.zoo.inr.fit import fit_inrs
+from scalegmn.zoo.inr.fit import Fit, fit_inrs
 from scalegmn.zoo.store.zoo import Zoo, ZooWriter
 
 
@@ -33,7 +33,7 @@ def digits_zoo(path: Path, *, count: int = 80, hidden: int = 8, steps: int = 60)
     chosen = np.flatnonzero(digits.target < 3)[:count]
     images = torch.from_numpy((digits.images[chosen] * 15.9375).round().astype(np.uint8))[..., None]
     canvas = Canvas("dws", 8, 8, 1)
-    fitted = fit_inrs(canvas.values(images), canvas.grid(), hidden=(hidden, hidden), steps=steps, threads=1)
+    fitted = fit_inrs(canvas.values(images), canvas.grid(), Fit(hidden=(hidden, hidden), steps=steps), threads=1)
     writer = ZooWriter(path, kind="inr", arguments={"seed": 0}, canvas=canvas)
     columns = {
         "label": torch.from_numpy(digits.target[chosen]),

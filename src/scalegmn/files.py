@@ -1,18 +1,24 @@
-"""Files of a zoo: written whole or not at all, checked against their hash, and memory-mapped."""
+"""Files: read only if they end, written whole or not at all, checked against their hash, memory-mapped."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 import mmap
 import os
+import shutil
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from .errors import ScaleGMNError
@@ -29,6 +35,10 @@ _DTYPES = {
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
 }  # fmt: skip
 _BLOCK = 1 << 22
+# What reading a damaged file may raise, depending on where it breaks off.
+_DAMAGE = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, EOFError, OSError, SyntaxError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,38 +50,95 @@ class StoredFile:
     sha256: str
 
 
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
 def write_atomically(path: Path, content: bytes) -> StoredFile:
-    """Write a file so that after a crash it is there whole or not at all."""
+    """Write a file so that after a crash it is there whole or not at all; what was there stays until then."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    # Without this the rename itself may be lost with the power.
-    directory = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        # Without this the rename itself may be lost with the power.
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except (OSError, ValueError) as error:
+        # What could not be made cannot be removed either.
+        with suppress(OSError, ValueError):
+            temporary.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ScaleGMNError(f"{path}: cannot be written ({reason}); nothing of it was kept") from error
     return StoredFile(path.name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def write_json(path: Path, value: Any) -> StoredFile:
+    """Write JSON that people can read; NaN and infinities are refused."""
+    return write_atomically(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_npz(path: Path, arrays: Mapping[str, Array]) -> StoredFile:
+    """Write arrays as a compressed .npz."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **dict(arrays))  # type: ignore[arg-type]
+    return write_atomically(path, buffer.getvalue())
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, where they are not there yet."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ScaleGMNError(f"out: {path} is a file; give a directory") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ScaleGMNError(f"out: {str(path)!r} cannot be made ({reason}); give another directory") from error
+
+
+@contextmanager
+def fresh_directory(out: str | Path) -> Iterator[Path]:
+    """A directory to fill beside `out` that becomes `out` at the end, or vanishes if something goes wrong."""
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ScaleGMNError(f"out: {out} exists and is not an empty directory; give another one")
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    make_directory(unfinished)
+    with alone(unfinished, f"out: another process is writing {out}; wait for it"):
+        try:
+            # What a process that was killed has left.
+            for path in unfinished.iterdir():
+                path.unlink()
+            yield unfinished
+            if out.exists():
+                out.rmdir()
+            unfinished.rename(out)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
 
 
 @contextmanager
 def alone(path: Path, complaint: str) -> Iterator[None]:
-    """Hold a lock file, or raise the complaint if another process holds it; the end of a process frees it, however.
+    """Hold a lock, or raise the complaint if another process holds it; the end of a process frees it, however.
 
     Arguments:
-        path: The lock file, made if missing.
+        path: The file that is locked, made if missing, or a directory.
         complaint: What to say.
     """
-    with path.open("ab") as file:
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ScaleGMNError(complaint) from None
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT)
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    except BlockingIOError:
+        raise ScaleGMNError(complaint) from None
+    finally:
+        os.close(descriptor)
 
 
 def pack(arrays: Mapping[str, Array], note: Any = None) -> bytes:
@@ -83,10 +150,70 @@ def pack(arrays: Mapping[str, Array], note: Any = None) -> bytes:
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
 
 
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A file to read; pipes, devices and folders are refused, since reading them may never end."""
+    try:
+        if not path.is_file():
+            raise ScaleGMNError(f"{path}: {'is not a regular file' if path.exists() else 'is missing'}")
+        return path.open("rb")
+    except OSError as error:
+        raise ScaleGMNError(f"{path}: cannot be read ({error.strerror}); check its name and permissions") from error
+
+
+def read_bytes(path: Path, limit: int = 1 << 32) -> bytes:
+    """The content of a file of at most `limit` bytes."""
+    with open_file(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ScaleGMNError(f"{path}: expected at most {limit} bytes, found more")
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in a file."""
+    try:
+        return json.loads(read_bytes(path))
+    except ScaleGMNError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ScaleGMNError(f"{path}: is damaged or not JSON ({str(error)[:80]})") from error
+
+
+def read_npz_array(path: Path, name: str, limit: int = 1 << 32) -> Array:
+    """One array of numbers from an .npz; its header is compared with what is there before it is believed.
+
+    Arguments:
+        path: The file.
+        name: Of the array.
+        limit: Bytes that it may have.
+    """
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            members = [n.removesuffix(".npy") for n in archive.namelist()]
+            if name not in members:
+                raise ScaleGMNError(f"{path}: expected an array {name}, got {', '.join(members)[:80] or 'none'}")
+            size = archive.getinfo(f"{name}.npy").file_size
+            with archive.open(f"{name}.npy") as member:
+                old = npy.read_magic(member) == (1, 0)
+                shape, by_columns, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(member)
+                if dtype.hasobject:
+                    raise ScaleGMNError(f"{path}: expected numbers in {name}, got pickled objects, which were not read")
+                if math.prod(shape) * dtype.itemsize != size - member.tell() or size > limit:
+                    raise ScaleGMNError(f"{path}: {name} of shape {shape} does not fit its {size} bytes"[:200])
+                return np.frombuffer(member.read(), dtype).reshape(shape, order="F" if by_columns else "C")
+    except ScaleGMNError:
+        raise
+    except (*_DAMAGE, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise ScaleGMNError(f"{path}: not a readable .npz file ({str(error)[:80]})") from error
+
+
 def hash_file(path: Path) -> str:
     """The SHA-256 of a file, read in blocks."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
@@ -102,15 +229,15 @@ class MappedArrays(Mapping[str, Array]):
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             length = int.from_bytes(self._memory[:8], "little")
             header = json.loads(self._memory[8 : 8 + length])
             self.note = json.loads(header.pop("__metadata__", {}).get("note", "null"))
             self._arrays = {name: self._array(entry, 8 + length) for name, entry in header.items()}
-        except FileNotFoundError as error:
-            raise ScaleGMNError(f"zoo: {path} is missing; `scalegmn zoo verify` lists what is damaged") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ScaleGMNError as error:
+            raise ScaleGMNError(f"zoo: {error}; `scalegmn zoo verify` lists what is damaged") from error
+        except _DAMAGE as error:
             raise ScaleGMNError(
                 f"zoo: {path} is not a readable safetensors file; `scalegmn zoo verify` lists what is damaged"
             ) from error
@@ -118,7 +245,7 @@ class MappedArrays(Mapping[str, Array]):
     def _array(self, entry: Mapping[str, Any], start: int) -> Array:
         begin, end = entry["data_offsets"]
         dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         if end - begin != count * dtype.itemsize:
             raise ValueError("shape and size disagree")
         return np.frombuffer(self._memory, dtype, count, start + begin).reshape(shape)

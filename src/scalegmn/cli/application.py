@@ -22,14 +22,16 @@ _UsageError: Any = typer.BadParameter.__mro__[2]
 def _print_version(wanted: bool) -> None:
     if wanted:
         from .. import __version__
+        from ..native.build import backend
 
-        typer.echo(f"scalegmn {__version__}")
+        typer.echo(f"scalegmn {__version__}\nbackend: {backend()}")
         raise typer.Exit()
 
 
 def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version and the backend.", callback=_print_version, is_eager=True),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:

@@ -31,11 +31,9 @@ def embed(
 
     The file holds `embeddings` (N, d) and `names`; for a zoo also `index` and the columns of its table.
     """
-    import io
-
     import numpy as np
 
-    from ..files import write_atomically
+    from ..files import write_npz
     from ..inference.embedding import table_of
     from ..inference.trained import load
 
@@ -49,7 +47,5 @@ def embed(
         print_csv([{"file": name, "embedding": vector} for name, vector in pairs])
         return
     arrays: dict[str, Any] = {**table_of(found), "embeddings": vectors.numpy(), "names": np.array(found.names)}
-    content = io.BytesIO()
-    np.savez_compressed(content, **arrays)
-    write_atomically(out, content.getvalue())
+    write_npz(out, arrays)
     note(f"wrote {len(vectors)} embeddings of width {vectors.shape[1]} to {out}")

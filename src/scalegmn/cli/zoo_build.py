@@ -22,7 +22,7 @@ ImagesName = Annotated[
 ]
 Root = Annotated[Path | None, typer.Option(help="The folder of the image files.", show_default=False)]
 Grey = Annotated[bool, typer.Option("--grey", help="Take the mean of the colours.")]
-Seed = Annotated[int, typer.Option(min=0, help="Decides everything random.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides everything random.")]
 
 
 @build_app.command(
@@ -152,7 +152,7 @@ def _sizes(text: str, option: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise ScaleGMNError(f"{option}: expected whole numbers with commas between them, got {text!r}") from error
+        raise ScaleGMNError(f"{option}: expected whole numbers with commas between them, got {text[:40]!r}") from error
 
 
 def _speed(line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 import re
@@ -13,10 +14,11 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..errors import ScaleGMNError
+from ..files import write_atomically
 from .chain import Described, Unordered
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
@@ -79,17 +81,17 @@ def write(state: Mapping[str, Tensor], path: str | Path, *, form: Format | None 
     if form == "keras":
         raise ScaleGMNError(f"{path}: Keras files are read, not written; load the weights in Python instead")
     tensors = {k: t.detach().cpu().contiguous() for k, t in state.items()}
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         if form == "safetensors" or (form is None and path.suffix == ".safetensors"):
             # Two names of one tensor must not share memory there.
-            save_file({k: t.clone() for k, t in tensors.items()}, temporary)
+            content = save({k: t.clone() for k, t in tensors.items()})
         else:
-            torch.save(tensors, temporary)
-        temporary.replace(path)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+            buffer = io.BytesIO()
+            torch.save(tensors, buffer)
+            content = buffer.getvalue()
+    except (RuntimeError, SafetensorError) as error:
         raise ScaleGMNError(f"{path}: cannot be written ({_first(error)})") from error
+    write_atomically(path, content)
 
 
 def check_writable(path: str | Path) -> Path:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -59,16 +57,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured: medians of interleaved turns; null where there is nothing to compare with."""
+    """What was measured: medians of interleaved turns; no peak where Linux does not tell."""
 
     name: str
     h: int
     batch: int
     seconds_per_step: float
     gemm_equivalents: float
-    literal_ratio: float | None
     peak_mb: float | None
-    literal_peak_mb: float | None
 
 
 def siren(width: int = 32, outputs: int = 1) -> Architecture:
@@ -99,56 +95,34 @@ def edges(architecture: Architecture) -> int:
     return sum(sizes[c.source] * sizes[c.target] for c in architecture.connections)
 
 
-def run(literal: Path | None, seconds: float = 5.0) -> Iterator[dict[str, Any]]:
+def run(seconds: float = 5.0) -> Iterator[dict[str, Any]]:
     """Measure every case, one after the other.
 
     Arguments:
-        literal: A file with the literal edge-list implementation to compare with, or None.
         seconds: About how long to spend on a case.
     """
     keep_memory()
-    build_literal = None if literal is None else _load(literal)
     for case in cases():
-        yield asdict(measure(case, build_literal, seconds))
+        yield asdict(measure(case, case.build(), seconds))
 
 
-Literal = Callable[[nn.Module], Callable[[Networks], Any]]
-
-
-def measure(case: Case, build_literal: Literal | None, seconds: float = 5.0) -> Row:
-    """Measure one case, steps and products in turns; then the literal implementation, as `_measure_literal` says."""
-    model, networks = case.build(), case.networks()
+def measure(case: Case, model: nn.Module, seconds: float = 5.0) -> Row:
+    """Measure one case, steps and products in turns."""
+    networks = case.networks()
     rows, matrix = torch.randn(case.batch * edges(case.architecture), case.width), torch.randn(case.width, case.width)
-    # What happens once, such as compiling the kernels, happens on one network.
-    _step(model, case.networks(1), case.training)()
-    step = _step(model, networks, case.training)
+    # What happens once, such as compiling C++, happens on one network.
+    step_of(model, case.networks(1), case.training)()
+    step = step_of(model, networks, case.training)
     peak = peak_mb(step)
     products: list[float] = []
     steps: list[float] = []
     start = time.perf_counter()
     while len(steps) < 3 or (time.perf_counter() - start < seconds and len(steps) < 50):
-        products.append(_seconds(lambda: rows @ matrix, 2))
-        steps.append(_seconds(step))
-        products.append(_seconds(lambda: rows @ matrix, 2))
+        products.append(seconds_of(lambda: rows @ matrix, 2))
+        steps.append(seconds_of(step))
+        products.append(seconds_of(lambda: rows @ matrix, 2))
     own = statistics.median(steps)
-    ratio = literal_peak = None
-    if build_literal is not None:
-        slow, literal_peak = _measure_literal(case, model, build_literal(model))
-        ratio = slow / own
-    return Row(case.name, case.width, case.batch, own, own / statistics.median(products), ratio, peak, literal_peak)
-
-
-def _measure_literal(case: Case, model: nn.Module, read: Callable[[Networks], Any]) -> tuple[float, float | None]:
-    """Seconds and megabytes of a literal step: of one on few networks, times what is missing to the batch."""
-    few = min(4 if case.spec.layers <= 4 else 1, case.batch)
-    step = _step(model, case.networks(few), case.training, read)
-    step()
-    times: list[float] = []
-    peak = peak_mb(lambda: times.append(_seconds(step)))
-    while len(times) < 3 and sum(times) < 2:
-        times.append(_seconds(step))
-    share = case.batch / few
-    return share * statistics.median(times), None if peak is None else share * peak
+    return Row(case.name, case.width, case.batch, own, own / statistics.median(products), peak)
 
 
 def peak_mb(work: Callable[[], object]) -> float | None:
@@ -173,7 +147,7 @@ def _status(key: str) -> float:
     return 0.0
 
 
-def _step(
+def step_of(
     model: nn.Module, networks: Networks, training: bool, read: Callable[[Networks], Any] | None = None
 ) -> Callable[[], None]:
     """One step of work; `read` is how the model is applied, if not by calling it."""
@@ -194,18 +168,9 @@ def _step(
     return train if training else infer
 
 
-def _seconds(work: Callable[[], object], times: int = 1) -> float:
+def seconds_of(work: Callable[[], object], times: int = 1) -> float:
+    """Of one call, the mean of several."""
     start = time.perf_counter()
     for _ in range(times):
         work()
     return (time.perf_counter() - start) / times
-
-
-def _load(path: Path) -> Literal:
-    """The class `Oracle` of a file whose neighbours it may import."""
-    sys.path.insert(0, str(path.parent))
-    try:
-        found: Literal = importlib.import_module(path.stem).Oracle
-    finally:
-        sys.path.remove(str(path.parent))
-    return found

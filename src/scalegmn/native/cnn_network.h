@@ -7,12 +7,12 @@
 
 #pragma once
 
-#include "cnn_blocks.h"
+#include "products.h"
 
 namespace {
 
-// Images at a time, and channels to which hidden layers are padded.
-constexpr Index TILE = 4, PAD = 8;
+// Images at a time, channels to which hidden layers are padded, and rows that are enough for narrow stripes.
+constexpr Index TILE = 4, PAD = 8, TALL = 6;
 
 inline Index padded(Index n) { return (n + PAD - 1) / PAD * PAD; }
 
@@ -20,9 +20,28 @@ inline Index padded(Index n) { return (n + PAD - 1) / PAD * PAD; }
 #define APART __attribute__((noinline))
 
 struct Shape {
-    const Index *channels;  // of the images and of every convolution
-    Index convolutions, side, kernel, stride, classes;
+    Span<const Index> channels;  // of the images and of every convolution
+    Index side, kernel, stride, classes;
     int activation;
+
+    Index convolutions() const { return channels.count - 1; }
+    Index pixels() const { return channels.data[0] * side * side; }
+    Index after(Index side) const { return (side - kernel) / stride + 1; }
+
+    Index parameters() const {
+        Index total = 0;
+        for (Index l = 0; l < convolutions(); ++l)
+            total += (channels.data[l] * kernel * kernel + 1) * channels.data[l + 1];
+        return total + (channels.data[convolutions()] + 1) * classes;
+    }
+
+    // Random numbers that a step with dropout reads.
+    Index noise(Index batch) const {
+        Index total = 0;
+        for (Index l = 1, edge = after(side); l < channels.count; ++l, edge = after(edge))
+            total += batch * edge * edge * padded(channels.data[l]);
+        return total;
+    }
 };
 
 enum Optimiser : int { SGD, ADAM, RMSPROP };
@@ -31,6 +50,20 @@ struct Rule {
     int optimiser;
     double lr, l2, dropout, clip;
 };
+
+inline void check(const Shape &s) {
+    expect(2 <= s.channels.count && s.channels.count <= 64 && s.channels.data, "there must be 1 to 63 convolutions");
+    s.channels.expect_within(1, 1 << 16, "channels must be 1 to 65536");
+    expect(1 <= s.kernel && s.kernel <= s.side && s.side <= 1 << 14, "the kernel must fit the images");
+    expect(1 <= s.stride && s.stride <= 1 << 14, "stride must be 1 or more");
+    expect(1 <= s.classes && s.classes <= 1 << 16, "classes must be 1 to 65536");
+    expect(s.activation == RELU || s.activation == TANH, "activation must be 1 or 2");
+    Index side = s.side;
+    for (Index l = 0; l < s.convolutions(); ++l) {
+        expect(side >= s.kernel, "the images are too small for so many convolutions");
+        side = s.after(side);
+    }
+}
 
 struct Layer {
     Index in, out, wide_in, wide;  // channels, and the distance between neighbours in the maps
@@ -41,15 +74,15 @@ struct Layer {
 
 template <typename F>
 class Network {
-    using V = typename Vector<F>::type;
+    using V = Vec<F>;
 
   public:
     Network(const Shape &shape, const Rule &rule, Index samples)
         : kind(shape.activation), rule(rule), samples(samples), classes(shape.classes) {
         Index place = 0, side = shape.side;
-        for (Index l = 0; l < shape.convolutions; ++l) {
-            const Index in = shape.channels[l], out = shape.channels[l + 1], wide = padded(out);
-            const Index after = (side - shape.kernel) / shape.stride + 1, depth = shape.kernel * shape.kernel * in;
+        for (Index l = 0; l < shape.convolutions(); ++l) {
+            const Index in = shape.channels.data[l], out = shape.channels.data[l + 1], wide = padded(out);
+            const Index after = shape.after(side), depth = shape.kernel * shape.kernel * in;
             layers.push_back({in, out, l ? padded(in) : in, wide, side, after, place, place + depth * wide, {}, {}});
             add_tables(layers.back(), shape);
             place += (depth + 1) * wide;
@@ -60,14 +93,14 @@ class Network {
         head_bias = head + classes * features;
         place = padded(head_bias + classes);
         for (auto *v : {&theta, &gradient, &first, &second}) v->assign(place, F(0));
-        maps.emplace_back(TILE * layers[0].in * layers[0].side_in * layers[0].side_in);
+        maps.emplace_back(TILE * shape.pixels(), F(0));
         for (const Layer &y : layers) {
-            maps.emplace_back(TILE * y.wide * y.side * y.side);
-            deltas.emplace_back(maps.back().size());
+            maps.emplace_back(TILE * y.wide * y.side * y.side, F(0));
+            deltas.emplace_back(maps.back().size(), F(0));
             turned.emplace_back(y.taps.size() / y.in * y.out * y.wide_in, F(0));
         }
-        error.resize(classes);
-        for (auto *v : {&pooled, &pooled_delta}) v->resize(features);
+        error.assign(classes, F(0));
+        for (auto *v : {&pooled, &pooled_delta}) v->assign(features, F(0));
     }
 
     void begin(const F *row) {
@@ -98,7 +131,7 @@ class Network {
             const Layer &y = layers[l];
             const Index size = y.side * y.side * y.wide;
             F *h = maps[l + 1].data();
-            in_stripes<F>(y.wide, [&](Index j, auto wide) { convolve<wide>(y, maps[l].data(), count, j, h); });
+            in_stripes<F>(y.wide, TALL, [&](Index j, auto wide) { convolve<wide>(y, maps[l].data(), count, j, h); });
             if (kind == TANH) {
 #pragma omp simd
                 for (Index i = 0; i < count * size; ++i) h[i] = tangent(h[i]);
@@ -140,11 +173,11 @@ class Network {
             slope(delta, maps[l + 1].data(), noise ? noise + start * size : nullptr, count * size);
             add_rows(delta, places, y.wide, &gradient[y.bias]);
             const F *x = maps[l].data(), *weight = turned[l].data();
-            in_stripes<F>(y.wide, [&](Index j, auto wide) { weight_gradient<wide>(y, x, delta, places, j); });
+            in_stripes<F>(y.wide, TALL, [&](Index j, auto wide) { weight_gradient<wide>(y, x, delta, places, j); });
             if (l == 0) break;
             F *below = deltas[l - 1].data();
             std::fill_n(below, count * y.side_in * y.side_in * y.wide_in, F(0));
-            in_stripes<F>(y.wide_in, [&](Index j, auto wide) { spread<wide>(y, weight, delta, places, j, below); });
+            in_stripes<F>(y.wide_in, TALL, [&](Index j, auto wide) { spread<wide>(y, weight, delta, places, j, below); });
         }
     }
 

@@ -4,7 +4,7 @@
 // vectors. Layers are padded with zero neurons to whole vectors: their weights get no gradient and stay zero.
 // A tile of rows and the weights stay in the first level cache from the first layer to the gradient.
 
-#include "vectors.h"
+#include "products.h"
 
 namespace {
 
@@ -13,19 +13,25 @@ constexpr Index TILE = 66, PAD = 8;
 
 inline Index padded(Index n) { return (n + PAD - 1) / PAD * PAD; }
 
-struct Shape {
-    const Index *sizes;  // 2, hidden layers, channels
-    Index layers;        // connections, the last one linear
+// Networks of one shape on one set of points. Every pixel lies at (x[column[p]], y[row[p]]); a grid has few different x
+// and y.
+template <typename F>
+struct Problem {
+    Span<const Index> sizes;  // 2, hidden layers, channels; the last layer is linear
     int activation;
     double w0;
-};
+    Span<const F> x, y;
+    Span<const std::int32_t> column, row;
 
-// Every pixel lies at (x[column[p]], y[row[p]]); a grid has few different x and y.
-template <typename F>
-struct Points {
-    Index count, columns, rows;
-    const F *x, *y;
-    const std::int32_t *column, *row;
+    Index layers() const { return sizes.count - 1; }
+    Index channels() const { return sizes.data[layers()]; }
+    Index pixels() const { return column.count; }
+
+    Index parameters() const {
+        Index total = 0;
+        for (Index l = 0; l < layers(); ++l) total += (sizes.data[l] + 1) * sizes.data[l + 1];
+        return total;
+    }
 };
 
 struct Schedule {
@@ -33,6 +39,21 @@ struct Schedule {
     double lr, beta1, beta2, epsilon;
     double psnr, span;  // target in dB; largest difference of two colours
 };
+
+template <typename F>
+void check(const Problem<F> &p) {
+    expect(3 <= p.sizes.count && p.sizes.count <= 64 && p.sizes.data && p.sizes.data[0] == 2,
+           "sizes must be 2, hidden layers and channels");
+    p.sizes.expect_within(1, 1 << 16, "sizes must be 1 to 65536");
+    expect(SINE <= p.activation && p.activation <= TANH, "activation must be 0, 1 or 2");
+    expect(0 < p.pixels() && p.pixels() < Index(1) << 31, "there must be pixels");
+    p.x.expect_count(p.x.count, "x does not begin at a number");
+    p.y.expect_count(p.y.count, "y does not begin at a number");
+    p.column.expect_count(p.pixels(), "column does not begin at a number");
+    p.row.expect_count(p.pixels(), "every pixel needs a row");
+    p.column.expect_within(0, p.x.count - 1, "a column is none of x");
+    p.row.expect_within(0, p.y.count - 1, "a row is none of y");
+}
 
 struct Layer {
     Index in, out, wide_in, wide;  // true and padded sizes; coordinates and colours are not padded
@@ -42,26 +63,26 @@ struct Layer {
 template <typename F>
 class Network {
   public:
-    Network(const Shape &shape, const Points<F> &points)
-        : kind(shape.activation), w0(shape.w0), channels(shape.sizes[shape.layers]), points(points) {
+    explicit Network(const Problem<F> &problem)
+        : kind(problem.activation), w0(problem.w0), channels(problem.channels()), problem(problem) {
         Index place = 0;
-        for (Index l = 0; l < shape.layers; ++l) {
-            const Index in = shape.sizes[l], out = shape.sizes[l + 1];
-            const Index wide_in = l ? padded(in) : 2, wide = l + 1 < shape.layers ? padded(out) : out;
+        for (Index l = 0; l < problem.layers(); ++l) {
+            const Index in = problem.sizes.data[l], out = problem.sizes.data[l + 1];
+            const Index wide_in = l ? padded(in) : 2, wide = l + 1 < problem.layers() ? padded(out) : out;
             layers.push_back({in, out, wide_in, wide, place, place + wide * wide_in});
             place = padded(layers[l].bias + wide);
         }
         for (auto *v : {&theta, &gradient, &first, &second, &scaled, &transposed}) v->assign(place, F(0));
-        for (auto *v : {&value_x, &slope_x}) v->resize(points.columns * layers[0].wide);
-        for (auto *v : {&value_y, &slope_y}) v->resize(points.rows * layers[0].wide);
-        for (Index l = 0; l + 1 < shape.layers; ++l) {
-            values.emplace_back(TILE * layers[l].wide);
-            slopes.emplace_back(TILE * layers[l].wide);
+        for (auto *v : {&value_x, &slope_x}) v->assign(problem.x.count * layers[0].wide, F(0));
+        for (auto *v : {&value_y, &slope_y}) v->assign(problem.y.count * layers[0].wide, F(0));
+        for (Index l = 0; l + 1 < problem.layers(); ++l) {
+            values.emplace_back(TILE * layers[l].wide, F(0));
+            slopes.emplace_back(TILE * layers[l].wide, F(0));
         }
         zeros.assign(layers[0].wide, F(0));
-        error.resize(TILE * channels);
-        for (Index p = 0; p < points.count; ++p)
-            inputs.insert(inputs.end(), {points.x[points.column[p]], points.y[points.row[p]], F(1)});
+        error.assign(TILE * channels, F(0));
+        for (Index p = 0; p < problem.pixels(); ++p)
+            inputs.insert(inputs.end(), {problem.x.data[problem.column.data[p]], problem.y.data[problem.row.data[p]], F(1)});
     }
 
     void begin(const F *row) {
@@ -82,8 +103,8 @@ class Network {
     double pass(const F *target, bool wanted = true) {
         prepare();
         double total = 0;
-        for (Index start = 0; start < points.count; start += TILE) {
-            const Index count = std::min(TILE, points.count - start);
+        for (Index start = 0; start < problem.pixels(); start += TILE) {
+            const Index count = std::min(TILE, problem.pixels() - start);
             forward(start, count);
             total += with_width(layers.back().wide_in, [&](auto wide) {
                 return compare(target + start * channels, count, wide);
@@ -91,7 +112,7 @@ class Network {
             if (wanted) backward(start, count);
         }
         for (Index i = 0; i < layers.back().weight; ++i) gradient[i] *= w0;
-        return total / (points.count * channels);
+        return total / (problem.pixels() * channels);
     }
 
     void adam(Index step, const Schedule &s) {
@@ -112,7 +133,7 @@ class Network {
     int kind;
     F w0;
     Index channels;
-    Points<F> points;
+    const Problem<F> &problem;
     std::vector<Layer> layers;
     Array<F> theta, gradient, first, second;      // padded parameters and Adam's moments
     Array<F> scaled, transposed;                  // w0 W and w0 b in the places of W and b; w0 W transposed
@@ -144,17 +165,17 @@ class Network {
                 for (Index o = 0; o < y.wide; ++o) to[k * y.wide + o] = from[o * y.wide_in + k];
         }
         const F *w = &scaled[0];
-        axis(points.x, points.columns, w, &scaled[layers[0].bias], value_x.data(), slope_x.data());
-        axis(points.y, points.rows, w + layers[0].wide, zeros.data(), value_y.data(), slope_y.data());
+        axis(problem.x, w, &scaled[layers[0].bias], value_x.data(), slope_x.data());
+        axis(problem.y, w + layers[0].wide, zeros.data(), value_y.data(), slope_y.data());
     }
 
     // z = w x + bias; for a sine layer its sine and cosine.
-    void axis(const F *x, Index count, const F *w, const F *bias, F *value, F *slope) {
+    void axis(Span<const F> x, const F *w, const F *bias, F *value, F *slope) {
         const Index wide = layers[0].wide;
-        for (Index p = 0; p < count; ++p)
+        for (Index p = 0; p < x.count; ++p)
 #pragma omp simd
-            for (Index i = 0; i < wide; ++i) slope[p * wide + i] = w[i] * x[p] + bias[i];
-        if (kind == SINE) activate(kind, count * wide, value, slope);
+            for (Index i = 0; i < wide; ++i) slope[p * wide + i] = w[i] * x.data[p] + bias[i];
+        if (kind == SINE) activate(kind, x.count * wide, value, slope);
     }
 
     void forward(Index start, Index count) {
@@ -162,9 +183,11 @@ class Network {
         if (kind != SINE) activate(kind, count * layers[0].wide, values[0].data(), slopes[0].data());
         for (std::size_t l = 1; l + 1 < layers.size(); ++l) {
             const Layer &y = layers[l];
-            const Left<F> below{values[l - 1].data(), y.wide_in, 1};
+            const F *below = values[l - 1].data(), *weight = &transposed[y.weight], *bias = &scaled[y.bias];
             F *z = slopes[l].data();
-            product<Into::biased>(below, &transposed[y.weight], count, y.wide_in, y.wide, &scaled[y.bias], z);
+            with_width(y.wide, [&](auto wide) {
+                product<Into::biased>(count, wide, y.wide_in, below, y.wide_in, 1, rows_of(weight, wide), z, wide, bias);
+            });
             activate(kind, count * y.wide, values[l].data(), z);
         }
     }
@@ -179,7 +202,7 @@ class Network {
         V *value = vectors(values[0]), *slope = vectors(slopes[0]);
         const bool sine = kind == SINE;
         for (Index p = start; p < start + count; ++p) {
-            const Index a = points.column[p] * wide / size, b = points.row[p] * wide / size;
+            const Index a = problem.column.data[p] * wide / size, b = problem.row.data[p] * wide / size;
             for (Index i = 0; i < wide / size; ++i, ++value, ++slope) {
                 const V sa = sin_x[a + i], ca = cos_x[a + i], sb = sin_y[b + i], cb = cos_y[b + i];
                 if (sine) *value = sa * cb + ca * sb;
@@ -192,7 +215,7 @@ class Network {
     template <typename Width>
     double compare(const F *target, Index count, Width wide) {
         const Layer &y = layers.back();
-        const F scale = F(2) / (points.count * channels);
+        const F scale = F(2) / (problem.pixels() * channels);
         double total = 0;
         for (Index c = 0; c < channels; ++c) {
             const F *w = &theta[y.weight + c * wide], bias = theta[y.bias + c], *below = values.back().data();
@@ -209,61 +232,77 @@ class Network {
     }
 
     void backward(Index start, Index count) {
-        const F *none = nullptr;
         for (std::size_t l = layers.size() - 1; l > 0; --l) {
             const Layer &y = layers[l];
             const bool last = l + 1 == layers.size();
             const F *delta = last ? error.data() : slopes[l].data(), *below = values[l - 1].data();
             const F *weight = last ? &theta[y.weight] : &scaled[y.weight];
-            product<Into::plus>({delta, 1, y.wide}, below, y.wide, count, y.wide_in, none, &gradient[y.weight]);
+            F *to = &gradient[y.weight], *slope = slopes[l - 1].data();
+            with_width(y.wide_in, [&](auto wide) {
+                product<Into::plus>(y.wide, wide, count, delta, 1, y.wide, rows_of(below, wide), to, wide);
+                product<Into::times>(count, wide, y.wide, delta, y.wide, 1, rows_of(weight, wide), slope, wide);
+            });
             if (!last) add_rows(delta, count, y.wide, &gradient[y.bias]);
-            product<Into::times>({delta, y.wide, 1}, weight, count, y.wide, y.wide_in, none, slopes[l - 1].data());
         }
         // W and b of the first layer lie together: a matrix with three rows.
-        product<Into::plus>({&inputs[3 * start], 1, 3}, slopes[0].data(), 3, count, layers[0].wide, none, &gradient[0]);
+        with_width(layers[0].wide, [&](auto wide) {
+            const F *delta = slopes[0].data(), *x = &inputs[3 * start];
+            product<Into::plus>(3, wide, count, x, 1, 3, rows_of(delta, wide), &gradient[0], wide);
+        });
     }
 };
 
+// Fits one network after the other: targets (B, pixels, channels), parameters (B, P), psnr and steps (B).
 template <typename F>
-void fit(const Shape &shape, const Points<F> &points, const Schedule &s, Index count, const F *targets, F *parameters,
-         F *psnr, Index *steps) {
-    Network<F> network(shape, points);
-    const Index pixels = points.count * shape.sizes[shape.layers];
-    Index size = 0;
-    for (Index l = 0; l < shape.layers; ++l) size += (shape.sizes[l] + 1) * shape.sizes[l + 1];
+void fit(const Problem<F> &problem, const Schedule &s, Span<const F> targets, Span<F> parameters, Span<F> psnr,
+         Span<Index> steps) {
+    check(problem);
+    const Index pixels = problem.pixels() * problem.channels(), size = problem.parameters(), count = psnr.count;
+    expect(0 <= s.steps && 0 <= s.look && s.span > 0, "steps and look must be 0 or more, and span positive");
+    psnr.expect_count(count, "psnr does not begin at a number");
+    steps.expect_count(count, "steps must be as many as psnr");
+    targets.expect_count(count * pixels, "targets must be (B, pixels, channels)");
+    parameters.expect_count(count * size, "parameters must be (B, P)");
+    Network<F> network(problem);
     for (Index b = 0; b < count; ++b) {
-        network.begin(parameters + b * size);
+        network.begin(parameters.data + b * size);
         for (Index step = 0;; ++step) {
-            const double error = network.pass(targets + b * pixels, step < s.steps);
+            const double error = network.pass(targets.data + b * pixels, step < s.steps);
             const bool look = s.look && step % s.look == 0;
-            psnr[b] = static_cast<F>(-10 * std::log10(error / (s.span * s.span)));
-            steps[b] = step;
-            if (step == s.steps || (look && psnr[b] >= static_cast<F>(s.psnr))) break;
+            psnr.data[b] = static_cast<F>(-10 * std::log10(error / (s.span * s.span)));
+            steps.data[b] = step;
+            if (step == s.steps || (look && psnr.data[b] >= static_cast<F>(s.psnr))) break;
             network.adam(step + 1, s);
         }
-        network.read(parameters + b * size);
+        network.read(parameters.data + b * size);
     }
 }
 
 template <typename F>
-void gradient(const Shape &shape, const Points<F> &points, const F *target, const F *parameters, F *out,
-              double *error) {
-    Network<F> network(shape, points);
-    network.begin(parameters);
-    *error = network.pass(target);
-    network.read_gradient(out);
+void gradient(const Problem<F> &problem, Span<const F> target, Span<const F> parameters, Span<F> out,
+              Span<double> error) {
+    check(problem);
+    target.expect_count(problem.pixels() * problem.channels(), "target must be (pixels, channels)");
+    parameters.expect_count(problem.parameters(), "parameters must be (P,)");
+    out.expect_count(problem.parameters(), "the gradient must be (P,)");
+    error.expect_count(1, "the error is one number");
+    Network<F> network(problem);
+    network.begin(parameters.data);
+    *error.data = network.pass(target.data);
+    network.read_gradient(out.data);
 }
 
 }  // namespace
 
-#define EXPORT(F)                                                                                                     \
-    extern "C" void fit_##F(const Shape *shape, const Points<F> *points, const Schedule *schedule, Index count,       \
-                            const F *targets, F *parameters, F *psnr, Index *steps) {                                 \
-        fit<F>(*shape, *points, *schedule, count, targets, parameters, psnr, steps);                                  \
-    }                                                                                                                 \
-    extern "C" void gradient_##F(const Shape *shape, const Points<F> *points, const F *target, const F *parameters,   \
-                                 F *out, double *error) {                                                             \
-        gradient<F>(*shape, *points, target, parameters, out, error);                                                 \
+#define EXPORT(F)                                                                                                      \
+    extern "C" const char *fit_##F(const Problem<F> *problem, const Schedule *schedule, const Span<const F> *targets,  \
+                                   const Span<F> *parameters, const Span<F> *psnr, const Span<Index> *steps) {         \
+        return guarded([&] { fit<F>(*problem, *schedule, *targets, *parameters, *psnr, *steps); });                    \
+    }                                                                                                                  \
+    extern "C" const char *gradient_##F(const Problem<F> *problem, const Span<const F> *target,                        \
+                                        const Span<const F> *parameters, const Span<F> *out,                           \
+                                        const Span<double> *error) {                                                   \
+        return guarded([&] { gradient<F>(*problem, *target, *parameters, *out, *error); });                            \
     }
 
 EXPORT(float)

@@ -14,6 +14,19 @@ struct Gradients {
     F *edge, *gamma, *first, *last, *offset, *weight, *bias, *last_bias;  // added to
 };
 
+template <typename F>
+void check(const Net<F> &n, const Gradients<F> &d) {
+    check(n);
+    for (const F *p : {d.out, static_cast<const F *>(d.first), static_cast<const F *>(d.last),
+                       static_cast<const F *>(d.offset), static_cast<const F *>(d.weight),
+                       static_cast<const F *>(d.bias), static_cast<const F *>(d.last_bias)})
+        expect(p && aligned(p), "a gradient is missing");
+    const bool given[] = {!n.edge || d.edge, !n.gamma || d.gamma, !n.vertex || d.vertex, !n.outer_target || d.outer_target,
+                          !n.outer_source || d.outer_source, !n.target || d.target, !n.source || d.source,
+                          !n.more || d.more};
+    for (bool right : given) expect(right, "a gradient is missing");
+}
+
 // Sums over rows, in the order of their gradients; every thread has its own.
 template <typename F>
 struct Sums {
@@ -57,12 +70,13 @@ class BackwardWorker : Worker<F> {
         Base::begin(start, rows, true);
         F *s = Base::s_.data(), *drho = drho_.data(), *ds = ds_.data();
         split();
-        product(rows, n.hidden, n.outputs, drho, n.outputs, Index(1), to.last_back.matrix(), ds, n.hidden);
+        product<Into::set>(rows, n.hidden, n.outputs, drho, n.outputs, Index(1), to.last_back.matrix(), ds, n.hidden);
         const GateGradients<F> gate_sums{sums.offset, d.target, d.source, sums.weight, sums.bias, d.more, other_.data(),
                                          Base::mean, Base::mean2};
         gate_backward(to.gate, tile, Base::gate_rows, ds, s, dz_.data() + n.linear(), n.width(),
                       n.canonical ? Base::along : nullptr, gate_sums);
-        product(n.outputs, n.hidden, rows, drho, Index(1), n.outputs, rows_of(s, n.hidden), sums.last, n.hidden, true);
+        product<Into::plus>(n.outputs, n.hidden, rows, drho, Index(1), n.outputs, rows_of(s, n.hidden), sums.last,
+                            n.hidden);
         if (n.gamma) to_linear();
         n.scalar ? to_factors() : to_rows();
         if (n.outer_target) to_outer();
@@ -85,8 +99,8 @@ class BackwardWorker : Worker<F> {
         if (!n.scalar) return;
         const Index at = begin * n.S, rows = count * n.S, width = n.width(), k = n.inputs;
         const F *da = shared.da.data() + at * width;
-        if (d.x) product(rows, k, width, da, width, Index(1), to.stack_back.matrix(), d.x + at * k, k, true);
-        product(width, k, rows, da, Index(1), width, rows_of(n.x + at * k, k), sums.gamma, k, true);
+        if (d.x) product<Into::plus>(rows, k, width, da, width, Index(1), to.stack_back.matrix(), d.x + at * k, k);
+        product<Into::plus>(width, k, rows, da, Index(1), width, rows_of(n.x + at * k, k), sums.gamma, k);
     }
 
   private:
@@ -111,7 +125,8 @@ class BackwardWorker : Worker<F> {
         const Index outputs = n.outputs, width = n.width();
         F *rho = n.saved_rho ? n.saved_rho + tile.start * outputs : Base::rho_.data();
         if (!n.saved_rho) {
-            product(tile.rows, outputs, n.hidden, Base::s_.data(), n.hidden, Index(1), to.last.matrix(), rho, outputs);
+            product<Into::set>(tile.rows, outputs, n.hidden, Base::s_.data(), n.hidden, Index(1), to.last.matrix(), rho,
+                               outputs);
         }
         const F *bias = n.last_bias;
         for (Index r = 0; r < tile.rows; ++r) {
@@ -124,16 +139,17 @@ class BackwardWorker : Worker<F> {
     void to_rows() {
         const Index rows = tile.rows, width = n.width(), middle = n.middle;
         F *dz = dz_.data(), *dx = d.x ? d.x + tile.start * n.inputs : nullptr, *dm = n.vertex || !dx ? dm_.data() : dx;
-        product(width, middle, rows, dz, Index(1), width, rows_of(m, middle), sums.gamma, middle, true);
+        product<Into::plus>(width, middle, rows, dz, Index(1), width, rows_of(m, middle), sums.gamma, middle);
         if (!dx && !n.vertex) return;
-        product(rows, middle, width, dz, width, Index(1), to.stack_back.matrix(), dm, middle);
+        product<Into::set>(rows, middle, width, dz, width, Index(1), to.stack_back.matrix(), dm, middle);
         if (n.canonical) through_norm(dm);
         if (n.vertex) {
             F *de = n.edge || !dx ? dm : dx;
             to_vertices(dm, de);
             if (n.edge) {
-                product(middle, n.inputs, rows, de, Index(1), middle, rows_of(x, n.inputs), sums.edge, n.inputs, true);
-                if (dx) product(rows, n.inputs, middle, de, middle, Index(1), to.edge_back.matrix(), dx, n.inputs);
+                const Index k = n.inputs;
+                product<Into::plus>(middle, k, rows, de, Index(1), middle, rows_of(x, k), sums.edge, k);
+                if (dx) product<Into::set>(rows, k, middle, de, middle, Index(1), to.edge_back.matrix(), dx, k);
             }
         }
         if (!n.residual || !dx) return;
@@ -213,8 +229,17 @@ Index tile_rows(const Net<F> &n) {
 // Calls work(thread, first network, last network + 1) on every thread.
 template <typename Work>
 void over_networks(Index networks, int threads, Work work) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int t = 0; t < threads; ++t) work(t, networks * t / threads, networks * (t + 1) / threads);
+    bool failed = false;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1) reduction(|| : failed)
+    for (int t = 0; t < threads; ++t) {
+        // Nothing may be thrown out of a thread.
+        try {
+            work(t, networks * t / threads, networks * (t + 1) / threads);
+        } catch (const std::bad_alloc &) {
+            failed = true;
+        }
+    }
+    if (failed) throw std::bad_alloc();
 }
 
 // Calls work(first row, rows) for every tile of networks [begin, end).
@@ -252,9 +277,20 @@ void net_backward(const Net<F> &n, const Gradients<F> &d) {
 
 }  // namespace
 
-#define EXPORT(F, suffix)                                                                   \
-    extern "C" void net_forward_##suffix(const Net<F> *n, F *out) { net_forward(*n, out); } \
-    extern "C" void net_backward_##suffix(const Net<F> *n, const Gradients<F> *d) { net_backward(*n, *d); }
+#define EXPORT(F)                                                                       \
+    extern "C" const char *net_forward_##F(const Net<F> *n, F *out) {                   \
+        return guarded([&] {                                                            \
+            check(*n);                                                                  \
+            expect(out && aligned(out), "the result is missing");                       \
+            net_forward(*n, out);                                                       \
+        });                                                                             \
+    }                                                                                   \
+    extern "C" const char *net_backward_##F(const Net<F> *n, const Gradients<F> *d) {   \
+        return guarded([&] {                                                            \
+            check(*n, *d);                                                              \
+            net_backward(*n, *d);                                                       \
+        });                                                                             \
+    }
 
-EXPORT(float, float)
-EXPORT(double, double)
+EXPORT(float)
+EXPORT(double)

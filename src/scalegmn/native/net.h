@@ -6,8 +6,6 @@
 
 #pragma once
 
-#include <limits>
-
 #include "gate.h"
 
 namespace {
@@ -34,6 +32,29 @@ struct Net {
     Index linear() const { return gamma ? outputs : 0; }
     Index width() const { return linear() + hidden; }
 };
+
+// What Python must not get wrong: sizes that fit together, pointers that belong to them, options that exist.
+template <typename F>
+void check(const Net<F> &n) {
+    constexpr Index most = Index(1) << 31, block = Vector<F>::block;
+    for (Index size : {n.B, n.T, n.S}) expect(0 <= size && size < most, "B, T and S must be 0 or more");
+    for (Index width : {n.inputs, n.middle, n.hidden, n.outputs})
+        expect(0 < width && width < most && width % block == 0, "widths must be multiples of two vectors");
+    expect(0 < n.channels && n.channels <= n.hidden, "channels must be 1 to hidden");
+    for (const F *p : {n.x, n.first, n.offset, n.weight, n.bias, n.last, n.last_bias}) expect(p, "an array is missing");
+    for (const F *p : {n.x, n.scalar, n.edge, n.vertex, n.gamma, n.first, n.offset, n.target, n.source, n.weight, n.bias,
+                       n.more, n.last, n.last_bias, n.outer_target, n.outer_source})
+        expect(aligned(p), "an array does not begin at a number");
+    expect(n.edge || n.middle == n.inputs, "middle must be inputs where there is no edge matrix");
+    expect(!n.edge || n.vertex, "an edge matrix needs vertices");
+    expect(!n.scalar || !n.vertex, "factored rows have no vertices");
+    expect(!n.outer_target == !n.outer_source, "an outer product needs both factors");
+    expect(!n.outer_target || n.gamma, "an outer product needs gamma");
+    expect(!n.residual || (n.reduce == NONE && n.inputs == n.outputs), "a residual needs as many outputs as inputs");
+    expect(NONE <= n.reduce && n.reduce <= SOURCE, "reduce must be 0, 1 or 2");
+    expect(n.eps > 0 && 0 <= n.drop && n.drop < 1, "eps must be positive and drop from 0 to 1");
+    expect(0 < n.threads && n.threads <= 4096, "threads must be 1 to 4096");
+}
 
 // 1 / |x|, and 0 for x = 0; the largest entry is taken out first, so that no square over- or underflows.
 template <typename F>
@@ -121,8 +142,8 @@ struct Shared {
         centre(n.more, more, n.T * n.S);
         if (!n.scalar) return;
         const Index at = begin * n.S, rows = count * n.S;
-        product(rows, n.width(), n.inputs, n.x + at * n.inputs, n.inputs, Index(1), stack.matrix(),
-                a.data() + at * n.width(), n.width());
+        product<Into::set>(rows, n.width(), n.inputs, n.x + at * n.inputs, n.inputs, Index(1), stack.matrix(),
+                           a.data() + at * n.width(), n.width());
         for (Index r = at; r < at + rows; ++r) norm[r] = n.canonical ? inverse_norm(n.x + r * n.inputs, n.inputs) : F(1);
     }
 };
@@ -147,7 +168,7 @@ class Worker {
         begin(start, rows, false);
         gate_forward(to.gate, tile, gate_rows, s_.data());
         F *rho = n.saved_rho ? n.saved_rho + start * n.outputs : rho_.data();
-        product(rows, n.outputs, n.hidden, s_.data(), n.hidden, Index(1), to.last.matrix(), rho, n.outputs);
+        product<Into::set>(rows, n.outputs, n.hidden, s_.data(), n.hidden, Index(1), to.last.matrix(), rho, n.outputs);
         const Index outputs = n.outputs, width = n.width();
         const F *bias = n.last_bias;
         const bool linear = n.gamma, add = n.reduce != NONE;
@@ -209,7 +230,7 @@ class Worker {
         if (n.edge) {
             F *at = n.saved_edge ? n.saved_edge + tile.start * middle : edge_.data();
             if (!again || !n.saved_edge) {
-                product(rows, middle, n.inputs, x, n.inputs, Index(1), to.edge.matrix(), at, middle);
+                product<Into::set>(rows, middle, n.inputs, x, n.inputs, Index(1), to.edge.matrix(), at, middle);
             }
             e = at;
         }
@@ -224,7 +245,7 @@ class Worker {
         }
         F *at = n.saved_z ? n.saved_z + tile.start * n.width() : z_.data();
         if (!again || !n.saved_z) {
-            product(rows, n.width(), middle, m, middle, Index(1), to.stack.matrix(), at, n.width());
+            product<Into::set>(rows, n.width(), middle, m, middle, Index(1), to.stack.matrix(), at, n.width());
             if (n.outer_target) add_outer(at);
         }
         z = at;

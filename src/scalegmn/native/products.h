@@ -1,156 +1,126 @@
-// Vectors of numbers and products of small matrices that stay in the nearest caches.
-//
-// All widths are multiples of `Vector<F>::block`; callers pad with zeros.
+// Products of small matrices: one block of sums in registers, and how blocks cover a matrix.
 
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <new>
-#include <type_traits>
-#include <vector>
-
-#ifdef __AVX__
-#include <immintrin.h>
-#endif
+#include "functions.h"
 
 namespace {
 
-using Index = std::int64_t;
+template <int n>
+using Number = std::integral_constant<int, n>;
 
-template <typename F>
-struct Vector {
-    typedef F type __attribute__((vector_size(32), aligned(sizeof(F)), may_alias));
-    static constexpr Index size = 32 / sizeof(F);
-    static constexpr Index block = 2 * size;
-};
-
-template <typename F>
-using Vec = typename Vector<F>::type;
-
-template <typename F>
-inline Vec<F> load(const F *p) { return *reinterpret_cast<const Vec<F> *>(p); }
-
-template <typename F>
-inline void store(F *p, Vec<F> v) { *reinterpret_cast<Vec<F> *>(p) = v; }
-
-inline double sum_of(Vec<double> v) { return (v[0] + v[2]) + (v[1] + v[3]); }
-
-#ifdef __AVX__
-inline float sum_of(Vec<float> v) {
-    const __m256 w = (__m256)v;
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(w), _mm256_extractf128_ps(w, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-inline Vec<float> within(Vec<float> x, float low, float high) {
-    return (Vec<float>)_mm256_min_ps(_mm256_max_ps((__m256)x, _mm256_set1_ps(low)), _mm256_set1_ps(high));
-}
-#else
-inline float sum_of(Vec<float> v) {
-    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
-}
-inline Vec<float> within(Vec<float> x, float low, float high) {
-    for (int i = 0; i < 8; ++i) x[i] = std::min(std::max(x[i], low), high);
-    return x;
-}
-#endif
-
-template <bool bounded>
-inline Vec<double> exponential_of_minus(Vec<double> x) {
-    for (int i = 0; i < 4; ++i) x[i] = std::exp(std::min(-x[i], 300.0));
-    return x;
+// Calls work(first, Number<rows>) for at most `most` rows.
+template <int most, typename Work>
+inline void in_one_block(Index first, Index rows, Work work) {
+    if constexpr (most > 0) {
+        if (rows == most) work(first, Number<most>());
+        else in_one_block<most - 1>(first, rows, work);
+    }
 }
 
-// e^-x = 2^n times a polynomial for 2^r with r in [-1/2, 1/2]. Where x is not `bounded` to [-40, 80] it is brought there:
-// beyond, sigmoids are 0 or 1 in single precision, and within, the product of two results does not overflow.
-template <bool bounded>
-inline Vec<float> exponential_of_minus(Vec<float> x) {
-    typedef std::int32_t Bits __attribute__((vector_size(32)));
-    const float magic = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are n
-    if (!bounded) x = within(x, -40.0f, 80.0f);
-    const Vec<float> shifted = magic - x * 1.44269504f;
-    const Vec<float> r = (magic - shifted) - x * 1.44269504f, square = r * r;
-    const Vec<float> p = (r * 6.931469776e-1f + 1.0f) +
-                         square * ((r * 5.550733744e-2f + 2.402224209e-1f) +
-                                   square * (r * 1.326472707e-3f + 9.671512649e-3f));
-    return (Vec<float>)((Bits)p + ((Bits)shifted << 23));
+// Calls work(first, Number<tall>) for blocks that cover so many rows, mostly as tall as registers allow.
+template <int wide, typename Work>
+inline void in_blocks(Index rows, Work work) {
+    constexpr int tall = wide == 1 ? 8 : 12 / wide;
+    Index r = 0;
+    for (; r + tall <= rows; r += tall) work(r, Number<tall>());
+    in_one_block<tall - 1>(r, rows - r, work);
 }
 
-// Memory that begins where a cache line does and is not cleared.
-template <typename F>
-struct Allocator {
-    using value_type = F;
-    Allocator() = default;
-    template <typename G>
-    Allocator(const Allocator<G> &) {}
-    F *allocate(std::size_t n) { return static_cast<F *>(::operator new(n * sizeof(F), std::align_val_t(64))); }
-    void deallocate(F *p, std::size_t) { ::operator delete(p, std::align_val_t(64)); }
-    void construct(F *p) { ::new (static_cast<void *>(p)) F; }
-    void construct(F *p, const F &value) { ::new (static_cast<void *>(p)) F(value); }
-    template <typename G>
-    bool operator==(const Allocator<G> &) const { return true; }
-    template <typename G>
-    bool operator!=(const Allocator<G> &) const { return false; }
-};
+// Calls work(first, Number<wide>) for stripes of vectors that cover so many columns; few rows want wide stripes, so that
+// enough sums are under way.
+template <typename F, typename Work>
+inline void in_stripes(Index columns, Index rows, Work work) {
+    constexpr Index size = Vector<F>::size;
+    for (Index j = 0; j < columns;) {
+        const Index left = (columns - j) / size;
+        if (rows < 6 && left > 3) work(j, Number<4>()), j += 4 * size;
+        else if (left == 3) work(j, Number<3>()), j += 3 * size;
+        else if (left > 1) work(j, Number<2>()), j += 2 * size;
+        else work(j, Number<1>()), j += size;
+    }
+}
 
-template <typename F>
-using Array = std::vector<F, Allocator<F>>;
+// sum(r, j) += left(k)(r) * right_j(k) for all k, in registers: the one place where products are summed.
+template <int tall, int wide, typename F, typename Step, typename Entry>
+inline void accumulate(Vec<F> (&sum)[tall][wide], Index depth, const F *right, Step step, Entry left) {
+    for (Index k = 0; k < depth; ++k, right += step) {
+        Vec<F> row[wide];
+        for (int j = 0; j < wide; ++j) row[j] = load(right + j * Vector<F>::size);
+        const auto entries = left(k);
+        for (int r = 0; r < tall; ++r)
+            for (int j = 0; j < wide; ++j) sum[r][j] += entries(r) * row[j];
+    }
+}
 
-// A matrix that products read: element (k, column) lies at data[(column / block) * panel + k * row + column % block].
-template <typename F>
-struct Matrix {
+// Right factors. Rows one after the other, at a distance that may be known to the compiler ...
+template <typename F, typename Step>
+struct Rows {
     const F *data;
-    Index row, panel;
+    Step row;
+
+    const F *at(Index column) const { return data + column; }
+    template <typename Work>
+    void stripes(Index columns, Index rows, Work work) const { in_stripes<F>(columns, rows, work); }
 };
 
-// R rows of C (stride ldc) and one block of columns: C = A B or C += A B, where A(i, k) = a[i * ai + k * ak].
-template <int R, typename F>
-inline void rows_times(Index depth, const F *a, Index ai, Index ak, const F *b, Index bk, F *c, Index ldc, bool add) {
-    constexpr Index n = Vector<F>::size;
-    Vec<F> left[R], right[R];
-#pragma GCC unroll 6
-    for (int i = 0; i < R; ++i) {
-        left[i] = add ? load(c + i * ldc) : Vec<F>{};
-        right[i] = add ? load(c + i * ldc + n) : Vec<F>{};
+template <typename F, typename Step>
+Rows<F, Step> rows_of(const F *x, Step row) { return {x, row}; }
+
+// ... or in panels of two vectors, which a product reads from the first number to the last.
+template <typename F>
+struct Panels {
+    static constexpr Index block = 2 * Vector<F>::size;
+    static constexpr std::integral_constant<Index, block> row{};
+    const F *data;
+    Index depth;
+
+    const F *at(Index column) const { return data + column * depth; }
+    template <typename Work>
+    void stripes(Index columns, Index, Work work) const {
+        for (Index j = 0; j < columns; j += block) work(j, Number<2>());
     }
-    for (Index k = 0; k < depth; ++k, a += ak, b += bk) {
-        const Vec<F> b0 = load(b), b1 = load(b + n);
-#pragma GCC unroll 6
-        for (int i = 0; i < R; ++i) {
-            const F x = a[i * ai];
-            left[i] += x * b0;
-            right[i] += x * b1;
+};
+
+enum class Into { set, biased, times, plus };
+
+// One block of a product, whose sums stay in registers.
+template <Into into, int tall, int wide, typename F, typename Row, typename Step>
+inline void block(Index depth, const F *a, Index ai, Index ak, const F *b, Row row, F *c, Step ldc, const F *bias) {
+    constexpr Index size = Vector<F>::size;
+    Vec<F> sum[tall][wide];
+    for (int r = 0; r < tall; ++r)
+        for (int j = 0; j < wide; ++j) sum[r][j] = into == Into::biased ? load(bias + j * size) : Vec<F>{};
+    accumulate(sum, depth, b, row, [a, ai, ak](Index k) {
+        return [entry = a + k * ak, ai](int r) { return entry[r * ai]; };
+    });
+    for (int r = 0; r < tall; ++r)
+        for (int j = 0; j < wide; ++j) {
+            F *to = c + r * ldc + j * size;
+            store(to, into == Into::times ? load(to) * sum[r][j] : into == Into::plus ? load(to) + sum[r][j] : sum[r][j]);
         }
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < R; ++i) {
-        store(c + i * ldc, left[i]);
-        store(c + i * ldc + n, right[i]);
-    }
 }
 
-// C (rows x columns, stride ldc) = A B, or C += A B.
-template <typename F>
-void product(Index rows, Index columns, Index depth, const F *a, Index ai, Index ak, Matrix<F> b, F *c, Index ldc,
-             bool add = false) {
-    constexpr Index block = Vector<F>::block;
-    for (Index j = 0; j < columns; j += block, b.data += b.panel, c += block) {
-        Index i = 0;
-        for (; i + 6 <= rows; i += 6) rows_times<6>(depth, a + i * ai, ai, ak, b.data, b.row, c + i * ldc, ldc, add);
-        const F *x = a + i * ai;
-        F *y = c + i * ldc;
-        switch (rows - i) {
-            case 1: rows_times<1>(depth, x, ai, ak, b.data, b.row, y, ldc, add); break;
-            case 2: rows_times<2>(depth, x, ai, ak, b.data, b.row, y, ldc, add); break;
-            case 3: rows_times<3>(depth, x, ai, ak, b.data, b.row, y, ldc, add); break;
-            case 4: rows_times<4>(depth, x, ai, ak, b.data, b.row, y, ldc, add); break;
-            case 5: rows_times<5>(depth, x, ai, ak, b.data, b.row, y, ldc, add); break;
-            default: break;
-        }
-    }
+// C = A B, C = A B + bias, C *= A B or C += A B, where A(i, k) = a[i * ai + k * ak], the rows of C lie ldc apart, and
+// columns come in whole vectors.
+template <Into into, typename F, typename Right, typename Step>
+inline void product(Index rows, Index columns, Index depth, const F *a, Index ai, Index ak, Right b, F *c, Step ldc,
+                    const F *bias = nullptr) {
+    b.stripes(columns, rows, [&](Index column, auto wide) {
+        constexpr int width = decltype(wide)::value;
+        const F *right = b.at(column), *offset = bias + (into == Into::biased ? column : 0);
+        in_blocks<width>(rows, [&](Index first, auto tall) {
+            F *to = c + first * ldc + column;
+            block<into, decltype(tall)::value, width>(depth, a + first * ai, ai, ak, right, b.row, to, ldc, offset);
+        });
+    });
+}
+
+// Calls work(width). The width of the published collections is known to the compiler, which then unrolls loops and has
+// few addresses to compute.
+template <typename Work>
+inline auto with_width(Index width, Work work) {
+    return width == 32 ? work(std::integral_constant<Index, 32>()) : work(width);
 }
 
 // A weight matrix w (outputs x inputs) in panels, for x w^T (`transposed`) and for x w.
@@ -170,11 +140,36 @@ struct Packed {
                 for (Index i = 0; i < block; ++i) p[i] = transposed ? w[(j + i) * inputs + k] : w[k * inputs + j + i];
     }
 
-    Matrix<F> matrix() const { return {data.data(), Vector<F>::block, depth * Vector<F>::block}; }
+    Panels<F> matrix() const { return {data.data(), depth}; }
 };
 
-// Rows of a tile as the right factor of a product.
+// Adds the rows of a matrix to `sum`, `wide` vectors at a time.
+template <int wide, typename F>
+inline void add_rows(const F *a, Index rows, Index columns, F *sum) {
+    using V = Vec<F>;
+    V part[wide] = {};
+    for (Index r = 0; r < rows; ++r)
+        for (int j = 0; j < wide; ++j) part[j] += reinterpret_cast<const V *>(a + r * columns)[j];
+    for (int j = 0; j < wide; ++j) reinterpret_cast<V *>(sum)[j] += part[j];
+}
+
 template <typename F>
-Matrix<F> rows_of(const F *x, Index stride) { return {x, stride, Vector<F>::block}; }
+void add_rows(const F *a, Index rows, Index columns, F *sum) {
+    constexpr Index size = Vector<F>::size;
+    Index j = 0;
+    for (; j + 4 * size <= columns; j += 4 * size) add_rows<4>(a + j, rows, columns, sum + j);
+    for (; j < columns; j += size) add_rows<1>(a + j, rows, columns, sum + j);
+}
+
+template <typename F, typename Width>
+inline F dot(const F *a, const F *b, Width count) {
+    using V = Vec<F>;
+    V sum{};
+    for (Index i = 0; i < count; i += Vector<F>::size)
+        sum += *reinterpret_cast<const V *>(a + i) * *reinterpret_cast<const V *>(b + i);
+    F total = 0;
+    for (Index i = 0; i < Vector<F>::size; ++i) total += sum[i];
+    return total;
+}
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ..core.architecture import Segment
 from ..errors import ScaleGMNError
-from ..files import Array
+from ..files import Array, write_atomically
 from .store.stats import per_neuron, segment_name
 from .store.zoo import Zoo
 
@@ -145,7 +146,9 @@ def _quiet(ax: Axes, *, keep_counts: bool = False) -> None:
 
 
 def _save(figure: Figure, path: str | Path) -> None:
+    path, buffer = Path(path), io.BytesIO()
     try:
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
+        figure.savefig(buffer, dpi=130, format=path.suffix[1:] or "png")
+    except ValueError as error:
         raise ScaleGMNError(f"plot: cannot write {path} ({error})") from error
+    write_atomically(path, buffer.getvalue())

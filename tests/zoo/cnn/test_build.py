@@ -1,4 +1,4 @@
-"""CNN zoos: gradients against autograd, optimisers against torch's, and whole builds, also interrupted ones."""
+"""CNN zoos: what is drawn for their networks, how these learn, and whole builds, also interrupted ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.native import library as kernels
+from scalegmn.native import library
 from scalegmn.zoo.cnn import build as cnn
 from scalegmn.zoo.cnn.build import build_cnn_zoo
 from scalegmn.zoo.cnn.compiled import SOURCE
-from scalegmn.zoo.cnn.engine import Cnn, Engine, evaluate
+from scalegmn.zoo.cnn.plain import evaluate
 from scalegmn.zoo.cnn.recipe import (
     FRACTIONS,
     OPTIMISERS,
@@ -35,7 +35,8 @@ from scalegmn.zoo.cnn.recipe import (
     generator,
     initial_parameters,
 )
-from scalegmn.zoo.cnn.train import CLIP, Batches, Optimiser, train
+from scalegmn.zoo.cnn.shape import Cnn
+from scalegmn.zoo.cnn.train import Batches, train
 from scalegmn.zoo.images.collections import load_images
 from scalegmn.zoo.store.verify import verify
 
@@ -50,53 +51,7 @@ SHAPES = [
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-# -- engine ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rates", [(0.0, 0.0, 0.0), (0.0, 0.3, 0.6)])
-def test_gradient_is_that_of_autograd(shape: Cnn, rates: tuple[float, ...]) -> None:
-    torch.manual_seed(0)
-    architecture, samples = shape.architecture, 6
-    parameters = 0.2 * torch.randn(3, architecture.parameters, dtype=torch.float64)
-    x = torch.randn(3, samples, shape.channels[0], shape.side, shape.side, dtype=torch.float64)
-    labels = torch.randint(0, shape.classes, (3, samples))
-    dropout = torch.tensor(rates, dtype=torch.float64)
-    engine = Engine(shape, 4, samples, parameters)
-    noise = torch.rand(engine.noise_size, dtype=torch.float64)
-    out = Networks(architecture, torch.full_like(parameters, torch.nan))
-    batch = x.permute(0, 2, 3, 4, 1).contiguous()
-    engine.gradient(Networks(architecture, parameters), batch, labels, dropout, noise, out)
-
-    leaf = parameters.clone().requires_grad_()
-    logits = dropped_out(shape, leaf, x, dropout, noise)
-    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten()) * 3
-    (expected,) = torch.autograd.grad(loss, leaf)
-    torch.testing.assert_close(out.parameters, expected, rtol=1e-12, atol=1e-14)
-    if not any(rates):
-        torch.testing.assert_close(logits, Networks(architecture, leaf).evaluate(x))
-
-
-def dropped_out(shape: Cnn, parameters: Tensor, x: Tensor, dropout: Tensor, noise: Tensor) -> Tensor:
-    """Logits (B, N, classes) by torch's own convolutions, with the same values dropped."""
-    networks = Networks(shape.architecture, parameters)
-    results = []
-    for b in range(len(parameters)):
-        h, start = x[b], 0
-        for i in range(len(shape.channels) - 1):
-            weight, bias = networks.weights[i], networks.biases[i + 1]
-            assert weight is not None
-            assert bias is not None
-            h = F.conv2d(h, weight[b].unflatten(2, (shape.kernel, shape.kernel)), bias[b], shape.stride)
-            h = h.relu() if shape.activation == "relu" else h.tanh()
-            uniform = noise[start : start + h.numel()].view(*h.shape[1:], len(h)).permute(3, 0, 1, 2)
-            start += h.numel()
-            h = h * (uniform >= dropout[b]) / (1 - dropout[b])
-        weight, bias = networks.weights[-1], networks.biases[-1]
-        assert weight is not None
-        assert bias is not None
-        results.append(h.mean((2, 3)) @ weight[b, :, :, 0].T + bias[b])
-    return torch.stack(results)
+# -- networks ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -117,36 +72,6 @@ def test_images_that_are_too_small_are_refused() -> None:
 
 
 # -- optimisers and data -----------------------------------------------------------------------------------------------
-
-
-def test_every_row_follows_its_own_optimiser() -> None:
-    torch.manual_seed(0)
-    decay = [torch.tensor(0.05), torch.tensor(0.0)]
-    rows = [settings(optimiser=kind, learning_rate=0.01 * (i + 1), l2=0.025) for i, kind in enumerate(OPTIMISERS)]
-    mask = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
-    optimiser = Optimiser(rows, mask)
-    ours = torch.randn(3, 3, dtype=torch.float64)
-    theirs = [row.clone().requires_grad_() for row in ours]
-    classes = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
-    extra = {"sgd": {}, "adam": {"eps": 1e-7}, "rmsprop": {"alpha": 0.9, "eps": 1e-7}}
-    reference = [
-        classes[s.optimiser]([p], lr=s.learning_rate, **extra[s.optimiser]) for s, p in zip(rows, theirs, strict=True)
-    ]
-    for step in range(1, 21):
-        gradient = torch.randn(3, 3, dtype=torch.float64)
-        for row, (optim, p) in enumerate(zip(reference, theirs, strict=True)):
-            p.grad = gradient[row] + decay[0] * mask * p.detach()
-            optim.step()
-        optimiser.update(ours, gradient, step)
-    torch.testing.assert_close(ours, torch.stack(theirs).detach())
-
-
-def test_a_long_or_infinite_gradient_is_shortened() -> None:
-    optimiser = Optimiser([settings(learning_rate=1.0)] * 2, torch.zeros(4))
-    parameters = torch.zeros(2, 4)
-    optimiser.update(parameters, torch.tensor([[300.0, 400.0, 0, 0], [torch.inf, torch.nan, 1, 0]]), 1)
-    torch.testing.assert_close(parameters[0], torch.tensor([-0.6, -0.8, 0, 0]) * CLIP)
-    assert parameters[1].isfinite().all()
 
 
 def test_batches_go_through_the_part_once_per_epoch() -> None:
@@ -202,6 +127,14 @@ def test_varied_shapes_fit_their_images() -> None:
     assert all(s.sides[-1] >= 1 for s in shapes)
 
 
+@pytest.mark.parametrize("wrong", [{"batch": 10**9}, {"steps": (1, 10**30)}])
+def test_an_absurd_budget_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ScaleGMNError, match="budget: expected batches up to"):
+        Budget(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ScaleGMNError, match="epochs: expected up to"):
+        draw_settings(0, 0, Budget(epochs=1e300), 1000)
+
+
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"steps": (0, 5)}, {"steps": (6, 5)}, {"epochs": 0.0}])
 def test_a_wrong_budget_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ScaleGMNError, match="budget: expected batch >= 1"):
@@ -211,15 +144,18 @@ def test_a_wrong_budget_is_refused(wrong: dict[str, object]) -> None:
 # -- training and building ---------------------------------------------------------------------------------------------
 
 
-def test_networks_learn_and_shorter_runs_are_prefixes_of_longer_ones() -> None:
+def test_networks_learn_without_compiled_code() -> None:
     source = stripes()
     images = torch.from_numpy(source.pixels[:, None])
     labels = torch.from_numpy(source.labels)
     shape = Cnn(16)
-    long, short = settings(optimiser="adam", learning_rate=0.01, steps=150), settings(optimiser="adam", steps=3)
-    trained = train(shape, [short, long], images[100:], labels[100:], seed=0, indices=[5, 9], batch=32)
-    alone = train(shape, [short], images[100:], labels[100:], seed=0, indices=[5], batch=32)
-    torch.testing.assert_close(trained[:1], alone)
+    short, long = (settings(optimiser="adam", learning_rate=0.01, steps=steps) for steps in (3, 150))
+    trained = torch.stack(
+        [
+            train(shape, drawn, images[100:], labels[100:], seed=0, index=5, batch=32, engine="torch")
+            for drawn in (short, long)
+        ]
+    )
     accuracy, _ = evaluate(shape, trained, images[:100].float() * (2 / 255) - 1, labels[:100])
     assert accuracy[1] > 0.6
     assert accuracy[1] > accuracy[0] + 0.2
@@ -228,11 +164,11 @@ def test_networks_learn_and_shorter_runs_are_prefixes_of_longer_ones() -> None:
 @pytest.fixture(params=["compiled", "torch"])
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "compiled":
-        if kernels.load(SOURCE) is None:
+        if library.load(SOURCE) is None:
             pytest.skip("no compiler")
         yield request.param
     else:
-        with kernels.disabled():
+        with library.disabled():
             yield request.param
 
 
@@ -245,7 +181,7 @@ def test_a_zoo_of_both_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert total == 20
         seen.append(len(accuracy))
 
-    budget = Budget(batch=16, steps=(5, 60))
+    budget = Budget(batch=16, steps=(5, 30))
     zoo = build_cnn_zoo(source, tmp_path / "a", count=20, activation="both", budget=budget, report=report, threads=1)
     assert sum(seen) == len(zoo) == 20
     assert zoo.arguments["engine"] == engine
@@ -303,6 +239,8 @@ def test_small_images_have_room_for_fewer_convolutions(tmp_path: Path) -> None:
     [
         ({"activation": "sine"}, "activation: expected relu, tanh or both, got 'sine'"),
         ({"count": 0}, "expected count >= 1"),
+        ({"count": 10**12}, "expected count >= 1 and at most"),
+        ({"seed": 2**64}, "seed: expected a seed from 0"),
         ({"test_images": 101}, "test_images: expected 1 to 100, got 101"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,18 +15,15 @@ import torch
 from tiny_cnns import hashes, settings, stripes
 from torch import Tensor
 
-from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.native import library as kernels
+from scalegmn.native import library
 from scalegmn.zoo.cnn import build as cnn
-from scalegmn.zoo.cnn import compiled as cnn_compiled
+from scalegmn.zoo.cnn import compiled, plain
 from scalegmn.zoo.cnn.build import build_cnn_zoo
-from scalegmn.zoo.cnn.compiled import SOURCE, Noise, Rule, descend, noise_size
-from scalegmn.zoo.cnn.engine import Cnn, Engine, evaluate
+from scalegmn.zoo.cnn.compiled import SOURCE, descend
 from scalegmn.zoo.cnn.recipe import OPTIMISERS, Budget
-from scalegmn.zoo.cnn.train import CLIP, Optimiser, _weight_mask, train, train_compiled
-
-pytestmark = pytest.mark.skipif(kernels.load(SOURCE) is None, reason="no compiler")
+from scalegmn.zoo.cnn.shape import Cnn, Noise, Rule, noise_size
+from scalegmn.zoo.cnn.train import CLIP, train
 
 SHAPES = [
     Cnn(32),
@@ -36,7 +34,10 @@ SHAPES = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(library.load(SOURCE) is None, reason="no compiler"),
+]
 
 
 class Task(NamedTuple):
@@ -67,36 +68,6 @@ def task(
     )
 
 
-def reference(task: Task) -> Tensor:
-    """The trajectory of the torch engine, with the same values dropped."""
-    shape, rule = task.shape, task.rule
-    kind = settings(optimiser=rule.optimiser, learning_rate=rule.learning_rate, l2=rule.l2)
-    parameters = task.parameters[None].clone()
-    gradient = torch.empty_like(parameters)
-    optimiser = Optimiser([kind], _weight_mask(shape).to(parameters))
-    batch = task.chosen.shape[1]
-    engine = Engine(shape, 1, batch, parameters)
-    networks, slopes = (Networks(shape.architecture, p) for p in (parameters, gradient))
-    for step, (chosen, start) in enumerate(zip(task.chosen, task.noise.starts.tolist(), strict=True), start=1):
-        x = (task.images[chosen].to(parameters) * (2 / 255) - 1).permute(1, 2, 3, 0)[None].contiguous()
-        rate = torch.tensor([rule.dropout], dtype=parameters.dtype)
-        engine.gradient(networks, x, task.labels[chosen][None], rate, samples_last(task, start), slopes)
-        optimiser.update(parameters, gradient, step)
-    return parameters[0]
-
-
-def samples_last(task: Task, start: int) -> Tensor:
-    """The random numbers of a step in the order of the torch engine: channels, height, width, samples."""
-    parts, batch = [], task.chosen.shape[1]
-    for width, side in zip(task.shape.channels[1:], task.shape.sides[1:], strict=True):
-        padded = -(-width // 8) * 8
-        count = batch * side * side * padded
-        part = task.noise.pool[start : start + count].view(batch, side, side, padded)[..., :width]
-        parts.append(part.permute(3, 1, 2, 0).flatten())
-        start += count
-    return torch.cat(parts)
-
-
 # -- training and evaluation -------------------------------------------------------------------------------------------
 
 
@@ -109,7 +80,7 @@ def test_both_engines_take_the_same_steps(optimiser: str, activation: str, l2: f
     for shape in SHAPES[:3]:
         given = task(Cnn(shape.side, shape.channels, shape.kernel, shape.stride, activation, shape.classes), rule)
         found = descend(*given)
-        torch.testing.assert_close(found, reference(given), rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(found, plain.descend(*given), rtol=1e-8, atol=1e-10)
         assert (found - given.parameters).abs().max() > rate / 100
     # Negative controls: each of them matters.
     for other in (rule._replace(l2=l2 + 0.01), rule._replace(dropout=dropout + 0.2)):
@@ -133,14 +104,14 @@ def test_both_engines_agree_in_single_precision(optimiser: str, activation: str)
 @pytest.mark.parametrize("batch", [1, 4, 9])
 def test_any_shape_and_batch(shape: Cnn, batch: int) -> None:
     given = task(shape, Rule("sgd", 0.1, 0.001, 0.2, CLIP), batch=batch, steps=2)
-    torch.testing.assert_close(descend(*given), reference(given), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(descend(*given), plain.descend(*given), rtol=1e-8, atol=1e-10)
 
 
 def test_long_gradients_are_shortened_and_infinite_ones_left_out() -> None:
     given = task(Cnn(16), Rule("sgd", 1.0, 0.0, 0.0, CLIP), steps=1, spread=2.0)
     step = descend(*given) - given.parameters
     assert float(step.norm()) == pytest.approx(CLIP)
-    torch.testing.assert_close(descend(*given), reference(given), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(descend(*given), plain.descend(*given), rtol=1e-8, atol=1e-10)
     huge = given._replace(parameters=given.parameters * 1e200)
     assert torch.equal(descend(*huge), huge.parameters)
 
@@ -152,21 +123,62 @@ def test_accuracy_and_loss_are_those_of_the_torch_engine(shape: Cnn) -> None:
     x = torch.randn(51, shape.channels[0], shape.side, shape.side, dtype=torch.float64)
     labels = torch.randint(0, shape.classes, (51,))
     for found, expected in zip(
-        cnn_compiled.evaluate(shape, parameters, x, labels), evaluate(shape, parameters, x, labels), strict=True
+        compiled.evaluate(shape, parameters, x, labels), plain.evaluate(shape, parameters, x, labels), strict=True
     ):
         torch.testing.assert_close(found, expected)
 
 
-def test_both_engines_begin_and_choose_images_alike() -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_both_engines_begin_choose_and_drop_alike(dropout: float) -> None:
     source = stripes()
     data = torch.from_numpy(source.pixels[100:, None]), torch.from_numpy(source.labels[100:])
-    drawn = settings(optimiser="adam", learning_rate=0.01, l2=1e-4, steps=20)
-    ours = train_compiled(Cnn(16), drawn, *data, seed=3, index=5, batch=16)
-    torch.testing.assert_close(
-        ours, train(Cnn(16), [drawn], *data, seed=3, indices=[5], batch=16)[0], rtol=0, atol=1e-4
-    )
-    other = train_compiled(Cnn(16), drawn, *data, seed=3, index=6, batch=16)
+    drawn = settings(optimiser="adam", learning_rate=0.01, l2=1e-4, steps=20, dropout=dropout)
+    ours = train(Cnn(16), drawn, *data, seed=3, index=5, batch=16, engine="compiled")
+    theirs = train(Cnn(16), drawn, *data, seed=3, index=5, batch=16, engine="torch")
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+    other = train(Cnn(16), drawn, *data, seed=3, index=6, batch=16, engine="compiled")
     assert (ours - other).abs().max() > 0.1
+
+
+# -- the boundary ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        (lambda t: t._replace(labels=t.labels - 1), "a label is none of the classes"),
+        (lambda t: t._replace(labels=t.labels + 10), "a label is none of the classes"),
+        (lambda t: t._replace(labels=t.labels + 2**62), "a label is none of the classes"),
+        (lambda t: t._replace(labels=t.labels[1:]), "one label per image"),
+        (lambda t: t._replace(chosen=t.chosen + 30), "a chosen image is none of the images"),
+        (lambda t: t._replace(chosen=t.chosen - 30), "a chosen image is none of the images"),
+        (lambda t: t._replace(images=t.images[..., 1:]), "images must be|one label per image"),
+        (lambda t: t._replace(parameters=t.parameters[1:]), "parameters must be"),
+        (lambda t: t._replace(noise=Noise(t.noise.pool[5:], t.noise.starts + 10**9)), "a step reads beyond the noise"),
+        (lambda t: t._replace(noise=Noise(t.noise.pool, t.noise.starts - 100)), "a step reads beyond the noise"),
+        (lambda t: t._replace(noise=Noise(t.noise.pool, t.noise.starts[1:])), "every step needs a start"),
+        (lambda t: t._replace(noise=None), "every step needs a start|beyond the noise"),
+        (lambda t: t._replace(noise=Noise(t.noise.pool.float(), t.noise.starts)), "contiguous torch.float64"),
+        (lambda t: t._replace(rule=t.rule._replace(dropout=1.5)), "dropout must be"),
+        (lambda t: t._replace(labels=t.labels.int()), "contiguous torch.int64"),
+    ],
+)
+def test_compiled_code_refuses_what_would_lead_out_of_its_arrays(
+    change: Callable[[Task], Task], refusal: str
+) -> None:
+    given = task(Cnn(16), Rule("sgd", 0.1, 0.0, 0.3, CLIP))
+    assert descend(*given).isfinite().all()
+    with pytest.raises(ScaleGMNError, match=refusal) as caught:
+        descend(*change(given))
+    assert "\n" not in str(caught.value)
+
+
+def test_evaluation_refuses_labels_that_are_no_classes() -> None:
+    shape = Cnn(16)
+    parameters, x = torch.randn(1, shape.architecture.parameters), torch.rand(3, 1, 16, 16)
+    for labels in ([0, 1, -1], [0, 1, 10], [0, 1, 2**40], [0, 1]):
+        with pytest.raises(ScaleGMNError, match="label"):
+            compiled.evaluate(shape, parameters, x, torch.tensor(labels))
 
 
 # -- zoos --------------------------------------------------------------------------------------------------------------
@@ -193,7 +205,7 @@ def test_a_zoo_is_not_continued_with_the_other_engine(tmp_path: Path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         build_cnn_zoo(stripes(), tmp_path / "a", count=8, budget=budget, report=stop)
     assert (tmp_path / "a" / "parameters-00000.safetensors").exists()
-    with kernels.disabled(), pytest.raises(ScaleGMNError, match="begun with engine=compiled, now engine=torch"):
+    with library.disabled(), pytest.raises(ScaleGMNError, match="begun with engine=compiled, now engine=torch"):
         build_cnn_zoo(stripes(), tmp_path / "a", count=8, budget=budget)
     for name in ("a", "b"):
         build_cnn_zoo(stripes(), tmp_path / name, count=8, budget=budget)

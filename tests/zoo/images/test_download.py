@@ -14,7 +14,7 @@ import pytest
 
 from scalegmn.errors import ScaleGMNError
 from scalegmn.zoo.images.collections import load_images
-from scalegmn.zoo.images.download import SOURCES, Source, download, fetch
+from scalegmn.zoo.images.download import ORIGINS, Origin, download, fetch
 
 
 @dataclass
@@ -73,38 +73,38 @@ def idx(*sizes: int) -> bytes:
     return bytes([0, 0, 8, len(sizes)]) + b"".join(n.to_bytes(4, "big") for n in sizes) + bytes(count)
 
 
-def small_mnist() -> tuple[Source, dict[str, bytes]]:
+def small_mnist() -> tuple[Origin, dict[str, bytes]]:
     files = {
         "train-images-idx3-ubyte.gz": gzip.compress(idx(3, 28, 28)),
         "train-labels-idx1-ubyte.gz": gzip.compress(idx(3)),
         "t10k-images-idx3-ubyte.gz": gzip.compress(idx(2, 28, 28)),
         "t10k-labels-idx1-ubyte.gz": gzip.compress(idx(2)),
     }
-    return Source("http://unused", "MNIST/raw", {name: md5(data) for name, data in files.items()}), files
+    return Origin("http://unused", "MNIST/raw", {name: md5(data) for name, data in files.items()}), files
 
 
 @pytest.mark.parametrize("progress", [False, True])
 def test_good_files_are_downloaded_once_and_load(site: Site, tmp_path: Path, progress: bool) -> None:
-    source, site.files = small_mnist()
-    paths = fetch(source, tmp_path, base_url=site.url, progress=progress)
+    origin, site.files = small_mnist()
+    paths = fetch(origin, tmp_path, base_url=site.url, progress=progress)
     assert [path.name for path in paths] == list(site.files)
     assert left_over(tmp_path) == sorted(f"MNIST/raw/{name}" for name in site.files)
     assert len(load_images("mnist", tmp_path)) == 5
     before = len(site.requests)
-    fetch(source, tmp_path, base_url=site.url, progress=progress)
+    fetch(origin, tmp_path, base_url=site.url, progress=progress)
     assert len(site.requests) == before
 
 
 def test_a_damaged_file_is_downloaded_again(site: Site, tmp_path: Path) -> None:
-    source, site.files = small_mnist()
-    first = fetch(source, tmp_path, base_url=site.url, progress=False)[0]
+    origin, site.files = small_mnist()
+    first = fetch(origin, tmp_path, base_url=site.url, progress=False)[0]
     first.write_bytes(b"damaged")
-    fetch(source, tmp_path, base_url=site.url, progress=False)
+    fetch(origin, tmp_path, base_url=site.url, progress=False)
     assert first.read_bytes() == site.files[first.name]
 
 
 def test_wrong_checksum_leaves_no_file(site: Site, tmp_path: Path) -> None:
-    name = next(iter(SOURCES["mnist"].files))
+    name = next(iter(ORIGINS["mnist"].files))
     site.files = {name: b"something else"}
     with pytest.raises(ScaleGMNError, match=f"{name}: wrong checksum, expected md5 [0-9a-f]{{32}}") as caught:
         download("mnist", tmp_path, base_url=site.url, progress=False)
@@ -114,17 +114,17 @@ def test_wrong_checksum_leaves_no_file(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("progress", [False, True])
 def test_an_interrupted_transfer_leaves_no_file(site: Site, tmp_path: Path, progress: bool) -> None:
-    source, site.files = small_mnist()
+    origin, site.files = small_mnist()
     site.files = {name: data * 2000 for name, data in site.files.items()}
-    source = Source(source.base_url, source.folder, {name: md5(data) for name, data in site.files.items()})
+    origin = Origin(origin.base_url, origin.folder, {name: md5(data) for name, data in site.files.items()})
     second = list(site.files)[1]
     site.cut = {second}
     with pytest.raises(ScaleGMNError, match=f"{second}: download failed, nothing was kept") as caught:
-        fetch(source, tmp_path, base_url=site.url, progress=progress)
+        fetch(origin, tmp_path, base_url=site.url, progress=progress)
     assert "\n" not in str(caught.value)
     assert left_over(tmp_path) == [f"MNIST/raw/{next(iter(site.files))}"]
     site.cut = set()
-    assert len(fetch(source, tmp_path, base_url=site.url, progress=progress)) == 4
+    assert len(fetch(origin, tmp_path, base_url=site.url, progress=progress)) == 4
 
 
 def test_missing_file_and_dead_server(site: Site, tmp_path: Path) -> None:
@@ -150,12 +150,12 @@ def test_archive_unpacks_only_what_is_expected(site: Site, tmp_path: Path) -> No
     wanted = {"batches/one.bin": b"1" * 5000, "batches/two.bin": b"2" * 5000}
     site.files = {"all.tar.gz": archive({**wanted, "../outside": b"x", "batches/readme.html": b"y"})}
     sums = {name: md5(data) for name, data in wanted.items()}
-    source = Source("http://unused", ".", {"all.tar.gz": md5(site.files["all.tar.gz"])}, sums)
-    paths = fetch(source, root, base_url=site.url, progress=False)
+    origin = Origin("http://unused", ".", {"all.tar.gz": md5(site.files["all.tar.gz"])}, sums)
+    paths = fetch(origin, root, base_url=site.url, progress=False)
     assert [path.read_bytes() for path in paths] == list(wanted.values())
     assert left_over(tmp_path) == ["root/batches/one.bin", "root/batches/two.bin"]
     before = len(site.requests)
-    assert fetch(source, root, base_url=site.url, progress=False) == paths
+    assert fetch(origin, root, base_url=site.url, progress=False) == paths
     assert len(site.requests) == before
 
 
@@ -163,9 +163,9 @@ def test_archive_with_other_members_is_refused(site: Site, tmp_path: Path) -> No
     site.files = {"all.tar.gz": archive({"batches/one.bin": b"1"})}
     packed = {"all.tar.gz": md5(site.files["all.tar.gz"])}
     with pytest.raises(ScaleGMNError, match=r"wrong checksum of batches/one\.bin"):
-        fetch(Source("", ".", packed, {"batches/one.bin": "0" * 32}), tmp_path, base_url=site.url, progress=False)
+        fetch(Origin("", ".", packed, {"batches/one.bin": "0" * 32}), tmp_path, base_url=site.url, progress=False)
     with pytest.raises(ScaleGMNError, match="not the expected archive"):
-        fetch(Source("", ".", packed, {"batches/two.bin": "0" * 32}), tmp_path, base_url=site.url, progress=False)
+        fetch(Origin("", ".", packed, {"batches/two.bin": "0" * 32}), tmp_path, base_url=site.url, progress=False)
     assert not (tmp_path / "batches" / "one.bin").exists()
 
 

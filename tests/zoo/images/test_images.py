@@ -1,17 +1,22 @@
 """Image files in their official layouts, written here byte by byte, and damaged ones."""
 
+import contextlib
 import gzip
 import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.io import savemat
 
 from scalegmn.errors import ScaleGMNError
 from scalegmn.zoo.images.collections import load_images
+from scalegmn.zoo.images.pickled import read_pickle
 
 RNG = np.random.default_rng(0)
 
@@ -211,7 +216,7 @@ def test_damaged_files_are_named(tmp_path: Path, kind: str, how: str) -> None:
         ({"x": np.zeros((2, 9), np.uint8), "y": np.zeros(2, int)}, r"\(N, H, W\)"),
         ({"x": np.zeros((2, 3, 3), np.uint8), "y": np.zeros(3, int)}, "2 integers"),
         ({"x": np.zeros((2, 3, 3), np.uint8), "y": np.zeros(2)}, "2 integers"),
-        ({"x": np.zeros((2, 3, 3), np.uint8)}, "x and y"),
+        ({"x": np.zeros((2, 3, 3), np.uint8)}, "expected an array y, got x"),
         ({"x": np.array([object()]), "y": np.zeros(1, int)}, "pickled"),
     ],
 )
@@ -226,3 +231,90 @@ def test_unknown_names_and_splits() -> None:
         load_images("emnist")
     with pytest.raises(ScaleGMNError, match="all, train, test"):
         load_images("digits", split="val")
+
+
+# -- files that were made to do harm -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", [[-1, 0], [0, 1000], [0, 10**6], [0, 2**62]])
+def test_labels_that_are_no_classes_are_refused(tmp_path: Path, labels: list[int]) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((2, 9, 9), np.uint8), y=np.array(labels))
+    with pytest.raises(ScaleGMNError, match=r"own\.npz: expected labels from 0 to 999, image \d has"):
+        load_images("own", tmp_path)
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    pixels, _ = cifar_batch(2)
+    for wrong in (labels, [0, 2**80], [0, 0.5], [0, None], [0, [1]]):
+        (folder / "test_batch").write_bytes(pickle.dumps({b"data": flat(pixels), b"labels": wrong}))
+        with pytest.raises(ScaleGMNError, match=r"test_batch: (expected labels|refused to follow BINFLOAT)") as caught:
+            load_images("cifar10", tmp_path, "test")
+        assert "\n" not in str(caught.value)
+
+
+# A pickled type with a state of its own can turn bytes into pointers: ('u1') made to object, and a type of objects.
+DTYPE = b"cnumpy\ndtype\n(X\x02\x00\x00\x00%sK\x00K\x01tR(K\x03X\x01\x00\x00\x00|NN%s"
+DTYPE += b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb"
+ARRAY = (
+    b"\x80\x02}(X\x04\x00\x00\x00datacnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tX\x01\x00\x00\x00btR"
+    b"(K\x01(K\x01M\x00\x0ct%s\x89B\x00\x0c\x00\x00%stbX\x06\x00\x00\x00labels]K\x01au."
+)
+
+
+@pytest.mark.parametrize("kind", [b"O8", b"V8", b"f8", b"M8", b"S9", b"\xc3\xa9"])
+def test_arrays_of_anything_but_whole_numbers_are_refused(tmp_path: Path, kind: bytes) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    (folder / "test_batch").write_bytes(ARRAY % (DTYPE % (kind, b"N"), b"A" * 3072))
+    with pytest.raises(ScaleGMNError, match="test_batch: ") as caught:
+        load_images("cifar10", tmp_path, "test")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_state_of_a_type_is_not_believed(tmp_path: Path) -> None:
+    """With fields in its state numpy's own unpickler would make an array of other things; here bytes stay bytes."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    state = b"X\x01\x00\x00\x00a\x85}X\x01\x00\x00\x00a" + DTYPE % (b"O8", b"N") + b"K\x00\x86s"
+    (folder / "test_batch").write_bytes(ARRAY % (DTYPE % (b"u1", b"NN"), b"A" * 3072))
+    assert load_images("cifar10", tmp_path, "test").pixels.max() == ord("A")
+    (folder / "test_batch").write_bytes(ARRAY % (DTYPE % (b"u1", state), b"A" * 3072))
+    assert load_images("cifar10", tmp_path, "test").pixels.max() == ord("A")
+
+
+@given(st.binary(min_size=1, max_size=8), st.integers(0, 400))
+@settings(max_examples=300, deadline=None)
+def test_a_changed_pickle_gives_arrays_or_one_line(noise: bytes, place: int) -> None:
+    content = bytearray(pickle.dumps({b"data": np.arange(6, dtype=np.uint8), b"labels": [1, 2]}, protocol=2))
+    place %= len(content)
+    content[place : place + len(noise)] = noise
+    found: object = None
+    with contextlib.suppress(ScaleGMNError):
+        found = read_pickle(bytes(content))
+    values = found.values() if isinstance(found, dict) else [found]
+    assert all(v.dtype.kind in "iu" for v in values if isinstance(v, np.ndarray))
+
+
+def absurd_header(path: Path, name: str, shape: str) -> None:
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\x00" * 16
+        archive.writestr(f"{name}.npy", data)
+
+
+@pytest.mark.parametrize("shape", ["(10000000000, 9, 9)", "(99999999999999999999999999, 3)", "(-1, 3, 3)", "(4, 2, 3)"])
+def test_absurd_sizes_in_an_npz_are_refused_before_they_are_believed(tmp_path: Path, shape: str) -> None:
+    absurd_header(tmp_path / "own.npz", "x", shape)
+    with pytest.raises(ScaleGMNError, match=r"own\.npz: ") as caught:
+        load_images("own", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "own.npz")
+    for name in (f"npz:{tmp_path / 'own.npz'}", "npz:/dev/zero", f"npz:{tmp_path}", "npz:a\0b"):
+        with pytest.raises(ScaleGMNError, match="no file"):
+            load_images(name)
+    os.mkfifo(tmp_path / "train-images-idx3-ubyte")
+    with pytest.raises(ScaleGMNError, match="no train-images-idx3-ubyte"):
+        load_images("mnist", tmp_path)

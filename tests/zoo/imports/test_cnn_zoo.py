@@ -202,3 +202,26 @@ def test_an_incomplete_cnn_zoo_is_refused(tmp_path: Path, name: str) -> None:
 def test_a_wrong_permutation_is_refused(tmp_path: Path, content: bytes) -> None:
     files = cnn_zoo(3)[0] | {"cifar10_split.csv": content}
     refused(tmp_path, as_zip(files, tmp_path / "s"), r"cifar10_split\.csv: expected (each|one) row number")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("split.csv", b"1" + b"0" * 30, "expected one row number per line"),
+        ("split.csv", b"9" * 6000, "expected one row number per line"),
+        ("weights.npy", b"(99999999999999999999, 4970)", "is not a plain array of numbers"),
+        ("weights.npy", b"(999999999999, 4970)", "is not a plain array of numbers"),
+        ("layout.csv", b"varname,start_idx,end_idx,size,shape\na/kernel:0,0,9" + b"9" * 30 + b',1,"(3,)"', "to agree"),
+        ("layout.csv", b"varname,start_idx,end_idx,size,shape\na/kernel:0,0,9,9," + b"(" * 9999, "to agree"),
+        ("metrics.csv.gz", b"__metadata__", "column '__metadata__': expected another name"),
+    ],
+)
+def test_absurd_numbers_and_names_are_refused(tmp_path: Path, name: str, content: bytes, complaint: str) -> None:
+    files, _, _ = cnn_zoo(2)
+    if name == "weights.npy":
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': " + content + b", }\n"
+        content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64)
+    if name == "metrics.csv.gz":
+        content = gzip.compress(gzip.decompress(files[f"cifar10/{name}"]).replace(b"config.l2reg", content))
+    files[f"cifar10/{name}"] = content
+    refused(tmp_path, as_zip(files, tmp_path / "s"), complaint)

@@ -24,7 +24,7 @@ from scalegmn.cli.application import run
 from scalegmn.errors import ScaleGMNError
 from scalegmn.tasks import Editing
 from scalegmn.zoo.imports import inr as inr_importer
-from scalegmn.zoo.imports.archive import open_source
+from scalegmn.zoo.imports.archive import open_files
 from scalegmn.zoo.imports.inr import import_inr
 from scalegmn.zoo.store.verify import verify
 from scalegmn.zoo.store.zoo import Zoo
@@ -365,5 +365,5 @@ def test_sources_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ScaleGMNError, match="expected one of mnist-inr, fmnist-inr, cifar10-inr; got 'svhn-inr'"):
         import_inr("svhn-inr", tmp_path, tmp_path / "out")
     twice = as_zip({"a/x.csv": b"", "b/x.csv": b""}, tmp_path / "z")
-    with open_source(twice) as source, pytest.raises(ScaleGMNError, match=r"expected one x\.csv, found a/x.csv and b"):
+    with open_files(twice) as source, pytest.raises(ScaleGMNError, match=r"expected one x\.csv, found a/x.csv and b"):
         source.find("x.csv")

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from scalegmn.errors import ScaleGMNError
-from scalegmn.native import library as kernels
+from scalegmn.native import library
 from scalegmn.zoo.images.collections import load_images
-from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.inr.build import build_inr_zoo
 from scalegmn.zoo.inr.compiled import SOURCE, Problem
-from scalegmn.zoo.inr.conventions import Inr, inr
+from scalegmn.zoo.inr.conventions import Fit, Inr, inr
 from scalegmn.zoo.inr.fit import best_engine, coordinates, fit_inrs
 
-pytestmark = pytest.mark.skipif(kernels.load(SOURCE) is None, reason="no compiler")
+pytestmark = pytest.mark.skipif(library.load(SOURCE) is None, reason="no compiler")
 
 ONE = {torch.float32: 2e-7, torch.float64: 1e-15}
 
@@ -114,15 +114,8 @@ def test_both_engines_agree(activation: str, side: int, channels: int, hidden: t
     points, images = coordinates(side, side).double(), torch.rand(3, side * side, channels, dtype=torch.float64)
 
     def fit(engine: str, lr: float = 1e-3) -> Tensor:
-        return fit_inrs(
-            images,
-            points,
-            hidden=hidden,
-            activation=activation,
-            lr=lr,
-            steps=25,
-            engine=engine,  # type: ignore[arg-type]
-        ).parameters
+        how = Fit(hidden=hidden, activation=activation, lr=lr, steps=25)
+        return fit_inrs(images, points, how, engine=engine).parameters
 
     torch.testing.assert_close(fit("compiled"), fit("torch"), rtol=0, atol=1e-9)
     assert (fit("compiled") - fit("torch", lr=2e-3)).abs().max() > 1e-3
@@ -132,31 +125,48 @@ def test_a_network_depends_on_nothing_else_whatever_its_sizes() -> None:
     points, images = coordinates(9, 9), torch.rand(7, 81, 3, generator=torch.Generator().manual_seed(0))
 
     def fit(rows: list[int], threads: int) -> Tensor:
-        return fit_inrs(
-            images[rows],
-            points,
-            hidden=(7, 6),
-            steps=21,
-            indices=rows,
-            threads=threads,
-            engine="compiled",
-        ).parameters
+        how = Fit(hidden=(7, 6), steps=21)
+        return fit_inrs(images[rows], points, how, indices=rows, threads=threads, engine="compiled").parameters
 
     whole = fit(list(range(7)), 1)
     assert torch.equal(whole, fit(list(range(7)), 3))
     for row in range(7):
         assert torch.equal(whole[row], fit([row], 1)[0])
     # Negative control: another image is another network.
-    assert not torch.equal(fit_inrs(images[:1] + 0.01, points, hidden=(7, 6), steps=21).parameters[0], whole[0])
+    assert not torch.equal(fit_inrs(images[:1] + 0.01, points, Fit(hidden=(7, 6), steps=21)).parameters[0], whole[0])
+
+
+def test_compiled_code_refuses_what_would_lead_out_of_its_arrays() -> None:
+    shape, points = inr(1, hidden=(8,)), coordinates(4, 4)
+    target, row = torch.rand(16, 1), shape.initial(0, [0])[0]
+
+    def refused(match: str, target: Tensor = target, row: Tensor = row, **change: Tensor) -> None:
+        problem = Problem(shape, points)
+        vars(problem).update(change)
+        with pytest.raises(ScaleGMNError, match=match):
+            problem.gradient(target, row)
+
+    refused("target must be", target=target[1:])
+    refused("parameters must be|gradient must be", row=row[1:])
+    refused("contiguous torch.float32", row=row.double())
+    refused("contiguous torch.float32", target=torch.rand(16, 2)[:, :1])
+    column = Problem(shape, points).column
+    refused("a column is none of x", column=column + 4)
+    refused("a column is none of x", column=column - 1)
+    refused("a row is none of y", y=points.new_zeros(1))
+    refused("every pixel needs a row", column=column[1:])
+    refused("sizes must be", sizes=torch.tensor([2, 0, 1]))
+    refused("sizes must be", sizes=torch.tensor([2, 2**40, 1]))
+    refused("sizes must be", sizes=torch.tensor([3, 8, 1]))
 
 
 def test_without_a_compiler_the_other_engine_works(tmp_path: Path) -> None:
     program = """
 import torch
 from scalegmn.errors import ScaleGMNError
-from scalegmn.zoo.inr.fit import best_engine, coordinates, fit_inrs
+from scalegmn.zoo.inr.fit import Fit, best_engine, coordinates, fit_inrs
 images, points = torch.rand(2, 16, 1), coordinates(4, 4)
-print(best_engine(images), len(fit_inrs(images, points, hidden=(4,), steps=2).parameters))
+print(best_engine(images), len(fit_inrs(images, points, Fit(hidden=(4,), steps=2)).parameters))
 try:
     fit_inrs(images, points, engine="compiled")
 except ScaleGMNError as error:
@@ -176,7 +186,7 @@ def test_other_numbers_and_unknown_engines() -> None:
     assert best_engine(torch.zeros(1)) == "compiled"
     assert best_engine(torch.zeros(1, dtype=torch.float16)) == "torch"
     assert best_engine(torch.zeros(1, device="meta")) == "torch"
-    with kernels.disabled():
+    with library.disabled():
         assert best_engine(torch.zeros(1)) == "torch"
     with pytest.raises(ScaleGMNError, match="engine: expected compiled or torch, got 'jax'"):
         fit_inrs(torch.rand(1, 16, 1), coordinates(4, 4), engine="jax")  # type: ignore[arg-type]
@@ -191,6 +201,6 @@ def test_a_zoo_is_not_continued_with_the_other_engine(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         build_inr_zoo(digits, tmp_path, fit=fit, report=stop)
-    with kernels.disabled(), pytest.raises(ScaleGMNError, match="begun with engine=compiled, now engine=torch"):
+    with library.disabled(), pytest.raises(ScaleGMNError, match="begun with engine=compiled, now engine=torch"):
         build_inr_zoo(digits, tmp_path, fit=fit)
     assert build_inr_zoo(digits, tmp_path, fit=fit).arguments["engine"] == "compiled"

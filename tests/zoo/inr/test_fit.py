@@ -4,25 +4,23 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from scalegmn.errors import ScaleGMNError
-from scalegmn.native import library as kernels
+from scalegmn.native import library
 from scalegmn.zoo.images.collections import load_images
-from scalegmn.zoo.inr.bench import bench_zoo, fit_batched_autograd, fit_one_at_a_time
+from scalegmn.zoo.inr.bench import bench_zoo, fit_one_at_a_time
 from scalegmn.zoo.inr.compiled import SOURCE
-from scalegmn.zoo.inr.conventions import Inr, inr
-from scalegmn.zoo.inr.engine import Engine, find_grid
-from scalegmn.zoo.inr.fit import EngineName, coordinates, default_steps, fit_inrs, group_size
+from scalegmn.zoo.inr.conventions import Fit, inr
+from scalegmn.zoo.inr.fit import EngineName, coordinates, fit_inrs
+from scalegmn.zoo.inr.plain import group_size
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(params=["compiled", "torch"])
 def engine(request: pytest.FixtureRequest) -> EngineName:
-    if request.param == "compiled" and kernels.load(SOURCE) is None:
+    if request.param == "compiled" and library.load(SOURCE) is None:
         pytest.skip("no compiler")
     name: EngineName = request.param
     return name
@@ -30,62 +28,6 @@ def engine(request: pytest.FixtureRequest) -> EngineName:
 
 def random_images(count: int, points: int, channels: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.rand(count, points, channels, generator=torch.Generator().manual_seed(1), dtype=dtype)
-
-
-def gradients(shape: Inr, points: Tensor, images: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Loss and gradient by the engine, then by autograd through the plain rendering."""
-    kind = shape.convention
-    span = kind.high - kind.low
-    engine = Engine(shape, points, (images * span + kind.low - kind.offset).mT.contiguous(), parameters)
-    engine.forward()
-    loss = engine.mean_squared_error()
-    engine.backward()
-    leaf = parameters.clone().requires_grad_()
-    expected = ((shape.render(leaf, points) - images) * span).square().mean(dim=(1, 2))
-    (reference,) = torch.autograd.grad(expected.sum(), leaf)
-    return loss, engine.gradient.read(), expected.detach(), reference
-
-
-@pytest.mark.parametrize("place", ["grid", "small grid", "scattered"])
-@pytest.mark.parametrize("convention", ["dws", "nfn"])
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("hidden", [(5,), (6, 4), (4, 6, 5)])
-@pytest.mark.parametrize("activation", ["sine", "relu", "tanh"])
-def test_gradient_is_that_of_autograd(
-    activation: str, hidden: tuple[int, ...], channels: int, convention: str, place: str
-) -> None:
-    shape = inr(channels, hidden=hidden, activation=activation, convention_name=convention)
-    points = coordinates(*((5, 7) if place == "small grid" else (19, 14)), convention).double()
-    if place == "scattered":
-        points = points[torch.randperm(len(points), generator=torch.Generator().manual_seed(0))]
-    parameters = shape.initial(0, range(3)).double() + 0.01
-    images = random_images(3, len(points), channels, torch.float64)
-    loss, gradient, expected, reference = gradients(shape, points, images, parameters)
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
-    assert (gradient - reference).abs().max() <= 1e-9 * reference.abs().max()
-
-
-@given(
-    height=st.integers(1, 9),
-    width=st.integers(1, 9),
-    convention=st.sampled_from(["dws", "nfn"]),
-    seed=st.integers(0, 2**20),
-)
-@settings(max_examples=40, deadline=None)
-def test_a_grid_is_found_exactly_where_there_is_one(height: int, width: int, convention: str, seed: int) -> None:
-    points = coordinates(height, width, convention)
-    grid = find_grid(points)
-    if grid is not None:
-        fast = grid.fast.repeat(len(grid.slow))
-        slow = grid.slow.repeat_interleave(len(grid.fast))
-        assert torch.equal(points[:, grid.fast_column], fast)
-        assert torch.equal(points[:, 1 - grid.fast_column], slow)
-    assert grid is not None or width == 1 or height == 1
-    shuffled = points[torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))]
-    found = find_grid(shuffled)
-    if found is not None and not torch.equal(shuffled, points):
-        assert torch.equal(shuffled[:, found.fast_column], found.fast.repeat(len(found.slow)))
-        assert torch.equal(shuffled[:, 1 - found.fast_column], found.slow.repeat_interleave(len(found.fast)))
 
 
 def test_coordinates_match_the_published_conventions() -> None:
@@ -120,9 +62,8 @@ def test_initial_distributions(convention: str) -> None:
 def test_engine_follows_the_plain_ways(engine: EngineName) -> None:
     shape, points = inr(1), coordinates(28, 28)
     images = random_images(3, 784)
-    ours = fit_inrs(images, points, steps=15, engine=engine).parameters
+    ours = fit_inrs(images, points, Fit(steps=15), engine=engine).parameters
     torch.testing.assert_close(ours, fit_one_at_a_time(shape, points, images, 15), rtol=0, atol=2e-6)
-    torch.testing.assert_close(ours, fit_batched_autograd(shape, points, images, 15), rtol=0, atol=2e-6)
     # Negative control: another learning rate is another trajectory.
     other = fit_one_at_a_time(shape, points, images, 15, lr=2e-3)
     assert (ours - other).abs().max() > 1e-3
@@ -142,11 +83,7 @@ def test_a_network_depends_only_on_its_image_and_index(
         return fit_inrs(
             images[rows],
             points,
-            hidden=hidden,
-            activation=activation,
-            convention=convention,
-            steps=21,
-            psnr=psnr,
+            Fit(hidden=hidden, activation=activation, convention=convention, steps=21, psnr=psnr),
             indices=rows,
             threads=threads,
             engine=engine,
@@ -158,21 +95,21 @@ def test_a_network_depends_only_on_its_image_and_index(
         assert torch.equal(whole, fit(everything, 2, psnr))
         for rows in ([4], [18, 2], [0, 1, 2], everything[:17]):
             assert torch.equal(whole[rows], fit(rows, 1, psnr))
-    assert not torch.equal(fit([0], 1), fit_inrs(images[:1], points, steps=21, seed=1).parameters)
+    assert not torch.equal(fit([0], 1), fit_inrs(images[:1], points, Fit(steps=21), seed=1).parameters)
 
 
 def test_sizes_that_fit_no_vector_depend_on_their_neighbours_by_rounding_only() -> None:
     points, images = coordinates(9, 9), random_images(19, 81, 3)
-    options = {"hidden": (7, 6), "activation": "relu", "steps": 21, "engine": "torch"}
-    whole = fit_inrs(images, points, threads=1, **options).parameters  # type: ignore[arg-type]
-    assert torch.equal(whole, fit_inrs(images, points, threads=2, **options).parameters)  # type: ignore[arg-type]
-    alone = fit_inrs(images[[4]], points, indices=[4], **options).parameters[0]  # type: ignore[arg-type]
+    fit = Fit(hidden=(7, 6), activation="relu", steps=21)
+    whole = fit_inrs(images, points, fit, threads=1, engine="torch").parameters
+    assert torch.equal(whole, fit_inrs(images, points, fit, threads=2, engine="torch").parameters)
+    alone = fit_inrs(images[[4]], points, fit, indices=[4], engine="torch").parameters[0]
     torch.testing.assert_close(alone, whole[4], rtol=0, atol=1e-5)
 
 
 def test_threads_are_left_as_they_were() -> None:
     before = torch.get_num_threads()
-    fit_inrs(random_images(300, 16), coordinates(4, 4), hidden=(4,), steps=1, threads=2)
+    fit_inrs(random_images(300, 16), coordinates(4, 4), Fit(hidden=(4,), steps=1), threads=2)
     assert torch.get_num_threads() == before
 
 
@@ -180,7 +117,7 @@ def test_reported_psnr_is_that_of_the_rendering(engine: EngineName) -> None:
     for convention in ("dws", "nfn"):
         points = coordinates(12, 10, convention)
         images = random_images(5, 120, 3)
-        result = fit_inrs(images, points, convention=convention, steps=30, engine=engine)
+        result = fit_inrs(images, points, Fit(convention=convention, steps=30), engine=engine)
         shape = inr(3, convention_name=convention)
         error = (shape.render(result.parameters, points) - images).square().mean(dim=(1, 2))
         torch.testing.assert_close(result.psnr, -10 * torch.log10(error), rtol=1e-4, atol=1e-4)
@@ -189,14 +126,14 @@ def test_reported_psnr_is_that_of_the_rendering(engine: EngineName) -> None:
 def test_a_target_stops_each_network_at_its_time(engine: EngineName) -> None:
     points = coordinates(8, 8)
     digits = torch.from_numpy(load_images("digits").pixels[:12] / 255.0).float().view(12, 64, 1)
-    result = fit_inrs(digits, points, psnr=25.0, engine=engine)
+    result = fit_inrs(digits, points, Fit(psnr=25.0), engine=engine)
     assert (result.psnr >= 25).all()
     assert (result.steps % 10 == 0).all()
     assert len(result.steps.unique()) > 1
     row = int(result.steps.argmax())
-    alone = fit_inrs(digits[[row]], points, steps=int(result.steps[row]), indices=[row], engine=engine)
+    alone = fit_inrs(digits[[row]], points, Fit(steps=int(result.steps[row])), indices=[row], engine=engine)
     assert torch.equal(alone.parameters[0], result.parameters[row])
-    capped = fit_inrs(digits, points, psnr=200.0, steps=20, engine=engine)
+    capped = fit_inrs(digits, points, Fit(psnr=200.0, steps=20), engine=engine)
     assert capped.steps.tolist() == [20] * 12
 
 
@@ -204,8 +141,8 @@ def test_a_target_stops_each_network_at_its_time(engine: EngineName) -> None:
 def test_other_activations_learn(activation: str, engine: EngineName) -> None:
     points = coordinates(8, 8)
     digits = torch.from_numpy(load_images("digits").pixels[:6] / 255.0).float().view(6, 64, 1)
-    start = fit_inrs(digits, points, activation=activation, steps=0, engine=engine)
-    end = fit_inrs(digits, points, activation=activation, engine=engine)
+    start = fit_inrs(digits, points, Fit(activation=activation, steps=0), engine=engine)
+    end = fit_inrs(digits, points, Fit(activation=activation), engine=engine)
     assert (end.psnr > start.psnr + 2).all()
 
 
@@ -215,7 +152,8 @@ def test_default_digits_reach_forty_five_decibels(engine: EngineName) -> None:
 
 
 def test_sizes() -> None:
-    assert default_steps(784) == default_steps(1024) == 1000
+    assert Fit().limit(784) == Fit().limit(1024) == 1000
+    assert Fit(psnr=30.0).limit(784) == 10_000
     assert group_size(inr(1), 784) == 16
     assert group_size(inr(3, hidden=(512, 512)), 4096) == 8
 
@@ -230,9 +168,25 @@ def test_sizes() -> None:
         ({"w0": -1.0}, "positive"),
         ({"lr": 0.0}, "lr > 0"),
         ({"steps": -1}, "steps >= 0"),
+        ({"steps": 10**30}, "at most 10000000"),
+        ({"lr": math.nan}, "finite"),
+        ({"hidden": (10**9,)}, "up to 4096 neurons"),
+        ({"hidden": (1,) * 99}, "up to 32 layers"),
+    ],
+)
+def test_bad_fits_are_refused_in_one_line(change: dict[str, object], match: str) -> None:
+    with pytest.raises(ScaleGMNError, match=match) as caught:
+        Fit(**change)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
         ({"threads": 0}, "threads >= 1"),
         ({"indices": [1, 2, 3]}, "one per image, 2"),
         ({"seed": -1}, "at least 0"),
+        ({"seed": 2**64}, "seed: "),
     ],
 )
 def test_bad_options_are_refused_in_one_line(change: dict[str, object], match: str) -> None:

@@ -314,7 +314,9 @@ def test_what_is_not_a_zoo_is_refused(tmp_path: Path) -> None:
         Zoo.open(tmp_path)
     assert "unfinished" in verify(tmp_path)[0]
     for content, message in [
-        (b"{", "not readable JSON"),
+        (b"{", "is damaged or not JSON"),
+        (b"[" * 100_000, "is damaged or not JSON"),
+        (b"1" * 5000, "is damaged or not JSON"),
         (b"[]", "not written by scalegmn"),
         (b'{"format": "scalegmn zoo", "version": 2}', "format version 2; this program reads 1"),
         (b'{"format": "scalegmn zoo", "version": 1}', "lacks 'kind'"),

@@ -18,23 +18,22 @@ from torch import Tensor
 from ... import __version__
 from ...errors import ScaleGMNError
 from ...files import Array
-from ...native import library as kernels
+from ...native import library
 from ..images.collections import Images
+from ..images.formats import CLASSES
 from ..inr.fit import EngineName
-from ..store.splits import select
+from ..store.splits import check_seed, select
 from ..store.writer import ZooWriter
 from ..store.zoo import Zoo
-from . import compiled
-from .engine import Cnn, evaluate
+from . import compiled, plain
 from .recipe import Budget, Settings, draw_settings, draw_shape, settings_columns
-from .train import train, train_compiled
+from .shape import Cnn
+from .train import train
 
 __all__ = ["Budget", "build_cnn_zoo"]
 
 SHARD = 64
-# Networks that one thread trains together. For torch's operations enough to hide their overhead, few enough for the
-# cache; the compiled code trains each on its own.
-GROUP: dict[EngineName, int] = {"compiled": 1, "torch": 4}
+MOST = 10**8
 SPLIT_RULE = "networks at random: a fifth test, a tenth val, the rest train"
 
 Report = Callable[[int, int, Tensor], None]
@@ -49,18 +48,18 @@ class Pictures(NamedTuple):
     test_labels: Tensor
 
 
-class Job(NamedTuple):
-    """Networks of one shape that are trained together, and their numbers in the zoo."""
+class Drawn(NamedTuple):
+    """A network to train: its number in the zoo, its shape and its hyperparameters."""
 
+    number: int
     shape: Cnn
-    indices: list[int]
-    settings: list[Settings]
+    settings: Settings
 
 
 class Trained(NamedTuple):
-    """What became of a job: parameters (b, P), accuracy and loss on the test images (b,)."""
+    """What became of it: parameters (P,), accuracy and loss on the test images (1,)."""
 
-    job: Job
+    drawn: Drawn
     parameters: Tensor
     accuracy: Tensor
     loss: Tensor
@@ -96,7 +95,7 @@ def build_cnn_zoo(
         budget: How long networks train.
         test_images: Number of test images that decide accuracy and loss; all where omitted.
         seed: Of everything random.
-        threads: Networks (with torch groups of them) trained at the same time; as many as torch uses where omitted.
+        threads: Networks trained at the same time; as many as torch uses where omitted.
         report: Called with the networks done, the networks in all and the accuracy of those just done (n,).
 
     >>> import tempfile
@@ -109,12 +108,15 @@ def build_cnn_zoo(
     (6, True)
     """
     budget = budget or Budget()
-    if count < 1 or seed < 0:
-        raise ScaleGMNError(f"build: expected count >= 1 and seed >= 0, got {count} and {seed}")
+    if not 1 <= count <= MOST:
+        raise ScaleGMNError(f"build: expected count >= 1 and at most {MOST}, got {count}")
+    check_seed(seed)
+    if source.labels.min() < 0 or source.labels.max() >= CLASSES:
+        raise ScaleGMNError(f"images: expected labels from 0 to {CLASSES - 1} in {source.name}, got others")
     if activation not in ("relu", "tanh", "both"):
         raise ScaleGMNError(f"activation: expected relu, tanh or both, got {activation!r}")
     pictures = _pictures(source, test_images, seed)
-    engine: EngineName = "compiled" if kernels.usable(source=compiled.SOURCE) else "torch"
+    engine: EngineName = "compiled" if library.usable(source=compiled.SOURCE) else "torch"
     plan = _Plan(activation, vary, budget, count, seed, pictures, max(2, int(source.labels.max()) + 1), engine)
     plan.shape(0)
     arguments = {
@@ -167,17 +169,12 @@ class _Plan:
             vary=self.vary,
         )
 
-    def jobs(self, shards: Iterable[int]) -> Iterator[Job]:
-        """The groups of shards, the longest first within a shard."""
+    def draw(self, shards: Iterable[int]) -> Iterator[Drawn]:
+        """The networks of shards, those that take longest first within a shard."""
         for shard in shards:
-            shape = self.shape(shard)
-            settings = {i: draw_settings(self.seed, i, self.budget, len(self.pictures.train)) for i in self.rows(shard)}
-            # Together go those that take about as long; those without dropout also save its cost.
-            order = sorted(settings, key=lambda i: (settings[i].dropout > 0, settings[i].steps), reverse=True)
-            group = GROUP[self.engine]
-            for start in range(0, len(order), group):
-                indices = order[start : start + group]
-                yield Job(shape, indices, [settings[i] for i in indices])
+            shape, images = self.shape(shard), len(self.pictures.train)
+            drawn = [Drawn(i, shape, draw_settings(self.seed, i, self.budget, images)) for i in self.rows(shard)]
+            yield from sorted(drawn, key=lambda d: (d.settings.dropout > 0, d.settings.steps), reverse=True)
 
     def rows(self, shard: int) -> range:
         """The numbers of a shard's networks."""
@@ -195,46 +192,43 @@ class _Plan:
         done = len(writer)
         if report is not None:
             report(done, self.count, torch.empty(0))
-        results = _map_on_threads(self._train, self.jobs(shards), threads)
+        results = _map_on_threads(self._train, self.draw(shards), threads)
         for shard in shards:
             parts: list[Trained] = []
-            while sum(len(part.loss) for part in parts) < len(self.rows(shard)):
+            while len(parts) < len(self.rows(shard)):
                 parts.append(next(results))
-                done += len(parts[-1].loss)
+                done += 1
                 if report is not None:
                     report(done, self.count, parts[-1].accuracy)
-            self._append(writer, parts, splits)
+            self._append(writer, sorted(parts, key=lambda part: part.drawn.number), splits)
 
-    def _train(self, job: Job) -> Trained:
-        shape, data, batch = job.shape, self.pictures, self.budget.batch
-        if self.engine == "torch":
-            parameters = train(
-                shape, job.settings, data.train, data.train_labels, seed=self.seed, indices=job.indices, batch=batch
-            )
-            return Trained(job, parameters, *evaluate(shape, parameters, data.test, data.test_labels))
-        rows = [
-            train_compiled(shape, s, data.train, data.train_labels, seed=self.seed, index=i, batch=batch)
-            for i, s in zip(job.indices, job.settings, strict=True)
-        ]
-        parameters = torch.stack(rows)
-        return Trained(job, parameters, *compiled.evaluate(shape, parameters, data.test, data.test_labels))
+    def _train(self, drawn: Drawn) -> Trained:
+        data = self.pictures
+        parameters = train(
+            drawn.shape,
+            drawn.settings,
+            data.train,
+            data.train_labels,
+            seed=self.seed,
+            index=drawn.number,
+            batch=self.budget.batch,
+            engine=self.engine,
+        )
+        evaluate = compiled.evaluate if self.engine == "compiled" else plain.evaluate
+        return Trained(drawn, parameters, *evaluate(drawn.shape, parameters[None], data.test, data.test_labels))
 
     def _append(self, writer: ZooWriter, parts: list[Trained], splits: tuple[str, ...]) -> None:
-        shape = parts[0].job.shape
-        indices = [i for part in parts for i in part.job.indices]
-        order = torch.tensor(indices).argsort()
-        settings = [s for part in parts for s in part.job.settings]
-        count = len(indices)
+        shape, count = parts[0].drawn.shape, len(parts)
         columns: dict[str, Tensor | list[str]] = {
-            "test_accuracy": torch.cat([part.accuracy for part in parts])[order],
-            "test_loss": torch.cat([part.loss for part in parts])[order],
-            "split": [splits[i] for i in sorted(indices)],
+            "test_accuracy": torch.cat([part.accuracy for part in parts]),
+            "test_loss": torch.cat([part.loss for part in parts]),
+            "split": [splits[part.drawn.number] for part in parts],
             "activation": [shape.activation] * count,
             "layers": torch.full((count,), len(shape.channels) - 1),
             "kernel": torch.full((count,), shape.kernel),
-            **settings_columns([settings[i] for i in order.tolist()]),
+            **settings_columns([part.drawn.settings for part in parts]),
         }
-        writer.append(shape.architecture, torch.cat([part.parameters for part in parts])[order], columns)
+        writer.append(shape.architecture, torch.stack([part.parameters for part in parts]), columns)
 
 
 def _pictures(source: Images, test_images: int | None, seed: int) -> Pictures:
@@ -259,15 +253,15 @@ def _pictures(source: Images, test_images: int | None, seed: int) -> Pictures:
     return Pictures(*part(np.flatnonzero(~test)), shown.float().mul_(2 / 255).sub_(1), shown_labels)
 
 
-def _map_on_threads(work: Callable[[Job], Trained], jobs: Iterator[Job], threads: int) -> Iterator[Trained]:
-    """Results in the order of the jobs. Every job runs on one torch thread, so their number changes no result."""
+def _map_on_threads(work: Callable[[Drawn], Trained], drawn: Iterator[Drawn], threads: int) -> Iterator[Trained]:
+    """Results in the given order. Every network is trained on one torch thread, so their number changes no result."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     pending: deque[Future[Trained]] = deque()
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        for job in jobs:
-            pending.append(pool.submit(work, job))
+        for one in drawn:
+            pending.append(pool.submit(work, one))
             if len(pending) > 2 * threads:
                 yield pending.popleft().result()
         while pending:

@@ -17,13 +17,15 @@ from torch import Tensor
 
 from ...errors import ScaleGMNError
 from ...files import Array
-from .engine import Cnn
+from .shape import Cnn
 
 OPTIMISERS = ("sgd", "adam", "rmsprop")
 WEIGHT_INITS = ("glorot_normal", "he_normal", "orthogonal", "normal", "truncated_normal")
 BIAS_INITS = ("zeros", "normal")
 FRACTIONS = (0.1, 0.25, 0.5, 1.0)
 LEARNING_RATES = {"sgd": (1e-2, 0.7), "adam": (5e-4, 2e-2), "rmsprop": (5e-4, 2e-2)}
+# Beyond these nobody means what was typed.
+MOST_IMAGES, MOST_STEPS = 2**16, 10**7
 VARIED_WIDTHS = (8, 12, 16, 20, 24)
 
 
@@ -43,6 +45,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         low, high = self.steps
+        if self.batch > MOST_IMAGES or high > MOST_STEPS:
+            raise ScaleGMNError(f"budget: expected batches up to {MOST_IMAGES} and steps up to {MOST_STEPS}, got more")
         if self.batch < 1 or not 1 <= low <= high or (self.epochs is not None and not 0 < self.epochs < math.inf):
             raise ScaleGMNError(
                 "budget: expected batch >= 1, 1 <= lowest <= highest steps and epochs > 0, got "
@@ -87,7 +91,9 @@ def draw_settings(seed: int, index: int, budget: Budget, images: int) -> Setting
     fraction = float(rng.choice(FRACTIONS))
     steps = round(_log_uniform(rng, *budget.steps))
     if budget.epochs is not None:
-        steps = max(1, round(budget.epochs * math.ceil(round(fraction * images) / budget.batch)))
+        steps = max(1, round(min(budget.epochs * math.ceil(round(fraction * images) / budget.batch), 2.0 * MOST_STEPS)))
+        if steps > MOST_STEPS:
+            raise ScaleGMNError(f"epochs: expected up to {MOST_STEPS} steps of a network, got more; ask for fewer")
     return Settings(
         optimiser=optimiser,
         learning_rate=_log_uniform(rng, *LEARNING_RATES[optimiser]),

@@ -1,7 +1,7 @@
 """Downloading image collections from their official addresses, checked against their published sums."""
 
+import hashlib
 import logging
-import os
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -15,12 +15,13 @@ import requests
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ...errors import ScaleGMNError
+from ...files import write_atomically
 
 _TIMEOUT_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """Where a collection comes from.
 
     Arguments:
@@ -36,8 +37,8 @@ class Source:
     members: dict[str, str] | None = None
 
 
-SOURCES: Final = {
-    "mnist": Source(
+ORIGINS: Final = {
+    "mnist": Origin(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "MNIST/raw",
         {
@@ -47,7 +48,7 @@ SOURCES: Final = {
             "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
         },
     ),
-    "fashion-mnist": Source(
+    "fashion-mnist": Origin(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "FashionMNIST/raw",
         {
@@ -57,7 +58,7 @@ SOURCES: Final = {
             "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
         },
     ),
-    "cifar10": Source(
+    "cifar10": Origin(
         "https://www.cs.toronto.edu/~kriz/",
         ".",
         {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
@@ -70,7 +71,7 @@ SOURCES: Final = {
             "cifar-10-batches-bin/test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
         },
     ),
-    "svhn": Source(
+    "svhn": Origin(
         "http://ufldl.stanford.edu/housenumbers/",
         ".",
         {
@@ -100,23 +101,23 @@ def download(name: str, root: str | Path, *, base_url: str | None = None, progre
     """
     if name == "digits":
         return []
-    if name not in SOURCES:
-        raise ScaleGMNError(f"images: expected one of digits, {', '.join(SOURCES)}, got {name!r}")
-    return fetch(SOURCES[name], root, base_url=base_url, progress=progress)
+    if name not in ORIGINS:
+        raise ScaleGMNError(f"images: expected one of digits, {', '.join(ORIGINS)}, got {name!r}")
+    return fetch(ORIGINS[name], root, base_url=base_url, progress=progress)
 
 
-def fetch(source: Source, root: str | Path, *, base_url: str | None = None, progress: bool = True) -> list[Path]:
-    """Downloads the files of a source; see :func:`download`."""
-    folder = Path(root) / source.folder
-    unpacked = [folder / member for member in source.members or {}]
-    if unpacked and all(_has_sum(folder / m, s) for m, s in (source.members or {}).items()):
+def fetch(origin: Origin, root: str | Path, *, base_url: str | None = None, progress: bool = True) -> list[Path]:
+    """Downloads the files of a collection; see :func:`download`."""
+    folder = Path(root) / origin.folder
+    unpacked = [folder / member for member in origin.members or {}]
+    if unpacked and all(_has_sum(folder / m, s) for m, s in (origin.members or {}).items()):
         return unpacked
-    address = (base_url or source.base_url).rstrip("/")
-    files = [_retrieve(f"{address}/{file}", folder / file, md5, progress) for file, md5 in source.files.items()]
-    if source.members is None:
+    address = (base_url or origin.base_url).rstrip("/")
+    files = [_retrieve(f"{address}/{file}", folder / file, md5, progress) for file, md5 in origin.files.items()]
+    if origin.members is None:
         return files
     for archive in files:
-        _unpack(archive, folder, source.members)
+        _unpack(archive, folder, origin.members)
         archive.unlink()
     return unpacked
 
@@ -158,12 +159,10 @@ def _unpack(archive: Path, folder: Path, members: dict[str, str]) -> None:
                     raise KeyError(member)
                 target = folder / member
                 target.parent.mkdir(parents=True, exist_ok=True)
-                partial = target.with_name(target.name + ".part")
-                partial.write_bytes(stream.read())
-                if not _has_sum(partial, md5):
-                    partial.unlink()
+                content = stream.read()
+                if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
                     raise ScaleGMNError(f"{archive}: wrong checksum of {member}, expected md5 {md5}")
-                os.replace(partial, target)
+                write_atomically(target, content)
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise ScaleGMNError(f"{archive}: not the expected archive ({error})") from error
 

@@ -6,8 +6,6 @@ one line that names it.
 
 import gzip
 import io
-import pickle
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,21 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ScaleGMNError
+from ...files import read_bytes, read_npz_array
+from .pickled import read_pickle
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Labels: TypeAlias = NDArray[np.int64]
 
 _CIFAR_RECORD = 1 + 3 * 32 * 32
-# What a pickled dictionary of numpy arrays needs to be rebuilt, in the spellings of old and new numpy.
-_PICKLE_NAMES = {
-    ("_codecs", "encode"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy.core.numeric", "_frombuffer"),
-    ("numpy._core.numeric", "_frombuffer"),
-}
+# Labels are classes: more of them, or negative ones, are a mistake in the file.
+CLASSES = 1000
+_LIMIT = 1 << 32
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -42,10 +35,10 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     Returns:
         The array, with as many axes as the file says.
     """
-    data = path.read_bytes()
+    data = read_bytes(path)
     if path.suffix == ".gz":
         try:
-            data = gzip.decompress(data)
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(_LIMIT)
         except (OSError, EOFError, zlib.error) as error:
             raise ScaleGMNError(f"{path}: not a complete gzip file ({error}); download it again") from error
     if len(data) < 4 or data[:3] != b"\x00\x00\x08" or data[3] not in (1, 2, 3, 4):
@@ -60,31 +53,29 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 def read_cifar_binary(path: Path) -> tuple[Pixels, Labels]:
     """A CIFAR-10 binary batch (Krizhevsky, 2009): a label byte, then 3 x 32 x 32 pixels, for each image."""
-    data = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    data = np.frombuffer(read_bytes(path), dtype=np.uint8)
     if not len(data) or len(data) % _CIFAR_RECORD:
         raise ScaleGMNError(f"{path}: expected a multiple of {_CIFAR_RECORD} bytes, got {len(data)}")
     rows = data.reshape(-1, _CIFAR_RECORD)
-    return _cifar_pixels(rows[:, 1:]), rows[:, 0].astype(np.int64)
+    return _cifar_pixels(rows[:, 1:]), classes(path, rows[:, 0])
 
 
 def read_cifar_python(path: Path) -> tuple[Pixels, Labels]:
     """A CIFAR-10 Python batch: a pickled dictionary with ``data`` (N, 3072) and ``labels``.
 
-    Only numpy arrays and plain containers are unpickled; anything else in the file is refused by name.
+    The pickle is followed, not unpickled; anything but numbers, arrays and plain containers is refused by name.
     """
     try:
-        batch = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        batch = read_pickle(read_bytes(path))
     except ScaleGMNError as error:
-        raise ScaleGMNError(f"{path}: {error}") from error
-    except Exception as error:  # a damaged pickle may raise nearly anything
-        raise ScaleGMNError(f"{path}: not a complete pickle ({type(error).__name__}); download it again") from error
-    entries = {_text(key): value for key, value in batch.items()} if isinstance(batch, dict) else {}
+        raise ScaleGMNError(f"{path}: {error}; download it again") from error
+    entries = batch if isinstance(batch, dict) else {}
     data, labels = entries.get("data"), entries.get("labels")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (_CIFAR_RECORD - 1,):
         raise ScaleGMNError(f"{path}: expected an entry data of shape (N, {_CIFAR_RECORD - 1}) in uint8")
     if not isinstance(labels, list | np.ndarray) or len(labels) != len(data):
         raise ScaleGMNError(f"{path}: expected an entry labels with {len(data)} numbers")
-    return _cifar_pixels(data), np.asarray(labels).astype(np.int64)
+    return _cifar_pixels(data), classes(path, labels)
 
 
 def read_svhn(path: Path) -> tuple[Pixels, Labels]:
@@ -101,43 +92,41 @@ def read_svhn(path: Path) -> tuple[Pixels, Labels]:
         raise ScaleGMNError(f"{path}: expected X (H, W, 3, N) in uint8 and y, got {_shapes(content)}")
     if labels.size != pixels.shape[3]:
         raise ScaleGMNError(f"{path}: expected {pixels.shape[3]} labels in y, got {labels.size}")
-    return np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)), labels.reshape(-1).astype(np.int64) % 10
+    return np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)), classes(path, labels.reshape(-1)) % 10
 
 
 def read_npz(path: Path) -> tuple[Pixels, Labels]:
     """An .npz with x, uint8 of shape (N, H, W) or (N, H, W, C), and y, N integers."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            missing = [name for name in ("x", "y") if name not in archive.files]
-            if missing:
-                raise ScaleGMNError(f"{path}: expected arrays x and y, got {', '.join(archive.files) or 'none'}")
-            x, y = archive["x"], archive["y"]
-    except ScaleGMNError:
-        raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError, TypeError) as error:
-        raise ScaleGMNError(f"{path}: not a readable .npz file without pickled objects ({error})") from error
+    x, y = (read_npz_array(path, name) for name in ("x", "y"))
     if x.dtype != np.uint8 or x.ndim not in (3, 4) or not x.size:
         raise ScaleGMNError(f"{path}: expected x (N, H, W) or (N, H, W, C) in uint8, got {x.shape} in {x.dtype}")
     if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer):
         raise ScaleGMNError(f"{path}: expected y with {len(x)} integers, got {y.shape} in {y.dtype}")
-    return x, y.astype(np.int64)
+    return x, classes(path, y)
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles numpy arrays and plain containers."""
+def classes(path: Path, labels: Any) -> Labels:
+    """Labels as they may go on: whole numbers from 0 to 999.
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _PICKLE_NAMES:
-            raise ScaleGMNError(f"refused to unpickle {module}.{name}; expected only arrays, lists and dictionaries")
-        return super().find_class(module, name)
+    Arguments:
+        path: The file, for the complaint.
+        labels: Numbers (N,).
+    """
+    plain = isinstance(labels, np.ndarray) or all(isinstance(n, int) for n in labels)
+    found = np.asarray(labels if plain else "no numbers")
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ScaleGMNError(f"{path}: expected labels that are whole numbers, got others")
+    wrong = np.flatnonzero((found < 0) | (found >= CLASSES))
+    if len(wrong):
+        raise ScaleGMNError(
+            f"{path}: expected labels from 0 to {CLASSES - 1}, image {wrong[0]} has {found[wrong[0]]}; "
+            "number the classes from 0"
+        )
+    return found.astype(np.int64)
 
 
 def _cifar_pixels(rows: NDArray[np.uint8]) -> Pixels:
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-
-
-def _text(key: object) -> str:
-    return key.decode("latin-1") if isinstance(key, bytes) else str(key)
 
 
 def _shapes(content: dict[str, Any]) -> str:

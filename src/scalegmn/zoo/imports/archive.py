@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
-import shutil
 import stat
 import tarfile
 import tempfile
@@ -35,7 +34,7 @@ _BLOCK: Final = 1 << 22
 _SUFFIXES: Final = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
-class Source(ABC):
+class Files(ABC):
     """Files by name.
 
     Arguments:
@@ -71,7 +70,7 @@ class Source(ABC):
         return found[0] if found else None
 
 
-class _Folder(Source):
+class _Folder(Files):
     def __init__(self, path: Path) -> None:
         links = next((p for p in path.rglob("*") if p.is_symlink() and _leaves(p, path)), None)
         if links is not None:
@@ -82,7 +81,7 @@ class _Folder(Source):
         return (self.path / name).open("rb")
 
 
-class _Zip(Source):
+class _Zip(Files):
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self._entries: dict[str, zipfile.ZipInfo] = {}
@@ -99,11 +98,11 @@ class _Zip(Source):
     def open(self, name: str) -> IO[bytes]:
         try:
             return self._archive.open(self._entries[name])
-        except (zipfile.BadZipFile, RuntimeError) as error:
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
             raise ScaleGMNError(f"{self.where(name)}: cannot be read ({error})") from error
 
 
-class _Tar(Source):
+class _Tar(Files):
     def __init__(self, path: Path, archive: tarfile.TarFile) -> None:
         self._archive = archive
         self._entries: dict[str, tarfile.TarInfo] = {}
@@ -140,7 +139,7 @@ def _check_name(path: Path, name: str, seen: Mapping[str, object], *, regular: b
 
 
 @contextmanager
-def open_source(path: str | Path) -> Iterator[Source]:
+def open_files(path: str | Path) -> Iterator[Files]:
     """A folder, or an archive (.zip, .tar, .tar.gz, .tgz).
 
     Compressed tar archives are inflated to an unnamed temporary file, so that their entries can be read in any order.
@@ -156,7 +155,7 @@ def open_source(path: str | Path) -> Iterator[Source]:
             raise ScaleGMNError(f"source: expected a folder or a file in {', '.join(_SUFFIXES)}; got {path}")
         try:
             if path.suffix == ".zip":
-                source: Source = _Zip(path, stack.enter_context(zipfile.ZipFile(path)))
+                source: Files = _Zip(path, stack.enter_context(zipfile.ZipFile(path)))
             else:
                 plain = stack.enter_context(_inflated(path) if path.suffix in (".gz", ".tgz") else path.open("rb"))
                 source = _Tar(path, stack.enter_context(tarfile.open(fileobj=plain, mode="r:")))
@@ -184,7 +183,7 @@ def _careful(where: str, file: IO[bytes], size: int) -> bytes:
         raise ScaleGMNError(f"{where}: cannot be read ({error})") from error
 
 
-def copy_out(source: Source, name: str, folder: Path) -> Path:
+def copy_out(source: Files, name: str, folder: Path) -> Path:
     """A file as a path that can be memory-mapped: its own in a folder, a copy in `folder` from an archive."""
     if isinstance(source, _Folder):
         return source.path / name
@@ -195,7 +194,7 @@ def copy_out(source: Source, name: str, folder: Path) -> Path:
     return target
 
 
-def load_state(source: Source, name: str) -> dict[str, Tensor]:
+def load_state(source: Files, name: str) -> dict[str, Tensor]:
     """The state dict in one of the files, on the CPU; code in it is refused, not run."""
     content = source.read(name)
     try:
@@ -214,23 +213,3 @@ def load_state(source: Source, name: str) -> dict[str, Tensor]:
     if state is None:
         raise ScaleGMNError(f"{source.where(name)}: expected a state dict, got a {type(loaded).__name__}")
     return state
-
-
-@contextmanager
-def fresh_directory(out: str | Path) -> Iterator[Path]:
-    """A directory to fill beside `out` that becomes `out` at the end, or vanishes if something goes wrong."""
-    out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ScaleGMNError(f"out: {out} exists and is not an empty directory; give another one")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_name(f".{out.name}.importing")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        if out.exists():
-            out.rmdir()
-        unfinished.rename(out)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise

@@ -20,12 +20,12 @@ from ...core.activations import activation as as_activation
 from ...core.architecture import Architecture
 from ...core.schema import to_json
 from ...errors import ScaleGMNError
+from ...files import fresh_directory
 from ..inr.canvas import Canvas
 from ..inr.conventions import convention
 from ..store.splits import select
 from ..store.writer import SPLITS, ZooWriter
 from ..store.zoo import Zoo
-from .archive import fresh_directory
 
 SHARD: Final = 1024
 SEED: Final = 0

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from ...core.architecture import Architecture
 from ...errors import ScaleGMNError
-from ...files import Array
-from ..cnn.engine import Cnn
+from ...files import Array, fresh_directory
+from ..cnn.shape import Cnn
 from ..store.writer import ZooWriter
 from ..store.zoo import Zoo
-from .archive import Source, copy_out, fresh_directory, open_source
+from .archive import Files, copy_out, open_files
 
 SHARD: Final = 1024
 FINAL_STEP: Final = 86
@@ -63,7 +63,7 @@ def import_cnn_zoo(
     """
     if activation not in (None, "relu", "tanh"):
         raise ScaleGMNError(f"activation: expected relu or tanh, got {activation!r}")
-    with fresh_directory(out) as folder, open_source(source) as opened, tempfile.TemporaryDirectory() as scratch:
+    with fresh_directory(out) as folder, open_files(source) as opened, tempfile.TemporaryDirectory() as scratch:
         names = {base: _need(opened, base) for base in ("weights.npy", "metrics.csv", "layout.csv")}
         order = _layout_order(opened, names["layout.csv"])
         weights = _open_weights(opened, names["weights.npy"], Path(scratch), len(order))
@@ -90,7 +90,7 @@ def import_cnn_zoo(
     return Zoo.open(out)
 
 
-def _need(source: Source, base: str) -> str:
+def _need(source: Files, base: str) -> str:
     found = source.find(base, f"{base}.gz") if base.endswith(".csv") else source.find(base)
     if found is None:
         raise ScaleGMNError(f"{source.path}: expected a file {base}{'.gz' if base.startswith('metrics') else ''}")
@@ -104,13 +104,14 @@ def _pieces(rows: Array) -> Iterator[Array]:
 # -- weights -----------------------------------------------------------------------------------------------------------
 
 
-def _open_weights(source: Source, name: str, scratch: Path, width: int) -> Array:
+def _open_weights(source: Files, name: str, scratch: Path, width: int) -> Array:
     """The matrix, memory-mapped."""
     path = copy_out(source, name, scratch)
     try:
         weights = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ScaleGMNError(f"{source.where(name)}: is not a plain array of numbers ({error})") from error
+    except (ValueError, OSError, EOFError, OverflowError, MemoryError, TypeError, SyntaxError) as error:
+        told = str(error)[:80]
+        raise ScaleGMNError(f"{source.where(name)}: is not a plain array of numbers ({told})") from error
     if not isinstance(weights, np.ndarray) or weights.ndim != 2 or weights.shape[1] != width:
         shape = weights.shape if isinstance(weights, np.ndarray) else "several arrays"
         raise ScaleGMNError(f"{source.where(name)}: expected shape (networks, {width}), got {shape}")
@@ -119,7 +120,7 @@ def _open_weights(source: Source, name: str, scratch: Path, width: int) -> Array
     return weights
 
 
-def _layout_order(source: Source, name: str) -> Array:
+def _layout_order(source: Files, name: str) -> Array:
     """For each parameter of ours its column in the matrix, (4970,).
 
     TensorFlow keeps kernels as height, width, inputs, outputs and matrices as inputs, outputs.
@@ -133,7 +134,7 @@ def _layout_order(source: Source, name: str) -> Array:
             start, end = int(row["start_idx"]), int(row["end_idx"])
             sizes = ast.literal_eval(row["shape"])
             grid = np.arange(start, min(end, start + architecture.parameters + 1)).reshape(sizes)
-        except (KeyError, ValueError, TypeError, SyntaxError, RecursionError) as error:
+        except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, OverflowError, MemoryError) as error:
             raise ScaleGMNError(
                 f"{source.where(name)}: expected start_idx, end_idx and shape of {variable!r} to agree"
             ) from error
@@ -176,7 +177,7 @@ def _parameters(where: str, weights: Array, rows: Array, order: Array) -> Tensor
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
-def _csv_rows(source: Source, name: str) -> Iterator[dict[str, str]]:
+def _csv_rows(source: Files, name: str) -> Iterator[dict[str, str]]:
     try:
         with ExitStack() as stack:
             plain = stack.enter_context(source.open(name))
@@ -189,7 +190,7 @@ def _csv_rows(source: Source, name: str) -> Iterator[dict[str, str]]:
         raise ScaleGMNError(f"{source.where(name)}: is not a readable table ({error})") from error
 
 
-def _read_metrics(source: Source, name: str, count: int) -> dict[str, list[str] | Array]:
+def _read_metrics(source: Files, name: str, count: int) -> dict[str, list[str] | Array]:
     """Columns by name: numbers as float64, categories as they are; other texts are left out."""
     where = source.where(name)
     kinds = _column_kinds(_csv_rows(source, name), where, count)
@@ -255,7 +256,7 @@ def _columns(table: dict[str, list[str] | Array], rows: Array) -> dict[str, Tens
 
 
 def _select(
-    source: Source, table: dict[str, list[str] | Array], count: int, *, final_only: bool
+    source: Files, table: dict[str, list[str] | Array], count: int, *, final_only: bool
 ) -> tuple[Array, list[str], str]:
     """The rows to keep, ascending, the split of each, and the rule in words."""
     published = [n for n in source.names if n.endswith("split.csv")]
@@ -283,7 +284,7 @@ def _select(
 
 
 def _every_checkpoint(
-    source: Source, table: dict[str, list[str] | Array], final: Array, splits: Array
+    source: Files, table: dict[str, list[str] | Array], final: Array, splits: Array
 ) -> tuple[Array, list[str]]:
     """The checkpoints of networks that have a final one, ascending, and the split of each: that of its network."""
     if NETWORK not in table:
@@ -299,11 +300,11 @@ def _every_checkpoint(
     return np.array(rows, np.int64), [split_of[owners[row]] for row in rows]
 
 
-def _permutation(source: Source, name: str, count: int) -> Array:
+def _permutation(source: Files, name: str, count: int) -> Array:
     lines = source.read(name, _SMALL).decode("ascii", "replace").split()
     try:
         order = np.array([int(line) for line in lines], np.int64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ScaleGMNError(f"{source.where(name)}: expected one row number per line") from error
     if not np.array_equal(np.sort(order), np.arange(count)):
         raise ScaleGMNError(f"{source.where(name)}: expected each row number from 0 to {count - 1} once")

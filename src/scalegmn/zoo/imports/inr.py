@@ -16,12 +16,13 @@ from torch import Tensor
 from ...core.architecture import Architecture
 from ...core.networks import Networks
 from ...errors import ScaleGMNError
+from ...files import fresh_directory
 from ..images.collections import Images, load_images
 from ..inr.build import inr_architecture, inr_canvas
 from ..inr.conventions import inr
 from ..store.writer import SPLITS, ZooWriter
 from ..store.zoo import Zoo
-from .archive import Source, fresh_directory, load_state, open_source
+from .archive import Files, load_state, open_files
 
 SHARD: Final = 1024
 SEED: Final = 0
@@ -96,7 +97,7 @@ def import_inr(kind: str, source: str | Path, out: str | Path, *, images: str | 
     pictures = None if images is None else load_images("mnist", images)
     shape = inr(collection.channels, convention_name=collection.convention)
     canvas = inr_canvas(shape, collection.side, collection.side)
-    with fresh_directory(out) as folder, open_source(source) as opened:
+    with fresh_directory(out) as folder, open_files(source) as opened:
         entries, rule = _nfn_entries(opened) if kind == "cifar10-inr" else _dws_entries(opened, kind)
         arguments = {"collection": kind, "source": opened.path.name, "seed": SEED}
         writer = ZooWriter(folder, kind="inr", arguments=arguments, canvas=canvas)
@@ -110,7 +111,7 @@ def import_inr(kind: str, source: str | Path, out: str | Path, *, images: str | 
     return Zoo.open(out)
 
 
-def _attached(source: Source, entries: list[Entry], images: Images) -> Tensor:
+def _attached(source: Files, entries: list[Entry], images: Images) -> Tensor:
     """The image of every network (N, H, W, 1), by the number in its name; the labels must agree."""
     halves = (np.flatnonzero(~images.test), np.flatnonzero(images.test))
     rows = []
@@ -130,7 +131,7 @@ def _attached(source: Source, entries: list[Entry], images: Images) -> Tensor:
 
 
 def _append(
-    writer: ZooWriter, source: Source, entries: list[Entry], architecture: Architecture, rows: Mapping[str, Tensor]
+    writer: ZooWriter, source: Files, entries: list[Entry], architecture: Architecture, rows: Mapping[str, Tensor]
 ) -> None:
     states, labels = [], []
     for entry in entries:
@@ -159,7 +160,7 @@ def _append(
 # -- CIFAR10-INR -------------------------------------------------------------------------------------------------------
 
 
-def _nfn_entries(source: Source) -> tuple[list[Entry], str]:
+def _nfn_entries(source: Files) -> tuple[list[Entry], str]:
     found = []
     for name in source.names:
         match = _NFN_NAME.search(name)
@@ -179,7 +180,7 @@ def _nfn_entries(source: Source) -> tuple[list[Entry], str]:
 # -- MNIST-INR and FMNIST-INR ------------------------------------------------------------------------------------------
 
 
-def _dws_entries(source: Source, kind: str) -> tuple[list[Entry], str]:
+def _dws_entries(source: Files, kind: str) -> tuple[list[Entry], str]:
     names = [n for n in source.names if n.endswith((".pth", ".pt"))]
     # Beside it may lie checkpoints from during the training.
     names = [n for n in names if n.endswith("/model_final.pth")] or names
@@ -213,7 +214,7 @@ def _number(name: str) -> str:
     return match[3]
 
 
-def _dws_entry(source: Source, kind: str, name: str, split: str) -> Entry:
+def _dws_entry(source: Files, kind: str, name: str, split: str) -> Entry:
     match = _DWS_NAME.search(name)
     if match is not None:
         # FMNIST-INR tells the label inside.
@@ -226,7 +227,7 @@ def _dws_entry(source: Source, kind: str, name: str, split: str) -> Entry:
     return Entry(name, -1, split, -1, 0)
 
 
-def _published_lists(source: Source, names: list[str]) -> dict[str, str] | None:
+def _published_lists(source: Files, names: list[str]) -> dict[str, str] | None:
     """The split of every network that a JSON file of path lists mentions; None if there is no such file."""
     files = [n for n in source.names if n.endswith(".json")]
     known = {name: content for name in files if (content := _split_lists(source, name)) is not None}
@@ -249,7 +250,7 @@ def _published_lists(source: Source, names: list[str]) -> dict[str, str] | None:
     return found
 
 
-def _split_lists(source: Source, name: str) -> list[tuple[str, str]] | None:
+def _split_lists(source: Files, name: str) -> list[tuple[str, str]] | None:
     """Pairs of split and path from {train: [...], val: ..., test: ...}, or the same with {path: [...]} inside."""
     try:
         content = json.loads(source.read(name))
@@ -260,7 +261,7 @@ def _split_lists(source: Source, name: str) -> list[tuple[str, str]] | None:
     return [(split, path) for split in SPLITS if split in content for path in _paths(source, name, content[split])]
 
 
-def _paths(source: Source, name: str, listed: Any) -> Iterator[str]:
+def _paths(source: Files, name: str, listed: Any) -> Iterator[str]:
     paths = listed.get("path") if isinstance(listed, Mapping) else listed
     if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths):
         raise ScaleGMNError(f"{source.where(name)}: expected a list of paths for each of {', '.join(SPLITS)}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ScaleGMNError
-from .conventions import Inr, coordinates, inr
+from .conventions import Fit, Inr, coordinates, inr
 from .fit import fit_inrs
 
 _SIDE = 28
@@ -56,31 +56,6 @@ def fit_one_at_a_time(shape: Inr, points: Tensor, targets: Tensor, steps: int, l
     return torch.stack(rows)
 
 
-def fit_batched_autograd(shape: Inr, points: Tensor, targets: Tensor, steps: int, lr: float = 1e-3) -> Tensor:
-    """Batched products, gradients by autograd, and Adam on the batched parameters; as :func:`fit_one_at_a_time`."""
-    tensors: list[Tensor] = []
-    flat, start = shape.initial(0, range(len(targets))), 0
-    for fan_in, fan_out in pairwise(shape.sizes):
-        weight = flat[:, start : start + fan_in * fan_out].unflatten(1, (fan_out, fan_in)).clone().requires_grad_()
-        start += fan_in * fan_out
-        tensors += [weight, flat[:, None, start : start + fan_out].clone().requires_grad_()]
-        start += fan_out
-    optimiser = torch.optim.Adam(tensors, lr=lr)
-    inputs = points.expand(len(targets), -1, -1)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        x = inputs
-        for layer in range(0, len(tensors), 2):
-            x = torch.baddbmm(tensors[layer + 1], x, tensors[layer].mT)
-            if layer < len(tensors) - 2:
-                x = torch.sin(shape.w0 * x)
-        # The mean over pixels and the sum over networks: each network gets the gradient of its own mean.
-        loss = (x + shape.convention.offset - targets).square().mean(dim=(1, 2)).sum()
-        loss.backward()
-        optimiser.step()
-    return torch.cat([tensor.detach().flatten(1) for tensor in tensors], dim=1)
-
-
 def bench_zoo(seconds_budget: float = 20.0, *, batches_per_second: float | None = None) -> dict[str, float]:
     """Milliseconds per network and step of the three ways, for 28 x 28 images and 2-32-32-1 sine networks.
 
@@ -99,12 +74,12 @@ def bench_zoo(seconds_budget: float = 20.0, *, batches_per_second: float | None 
     """
     if not seconds_budget > 0:
         raise ScaleGMNError(f"seconds_budget: expected a positive number, got {seconds_budget}")
-    shape, points = inr(1), coordinates(_SIDE, _SIDE)
+    shape, points, fit = inr(1), coordinates(_SIDE, _SIDE), Fit(steps=_STEPS)
     targets = torch.rand(_ENGINE, _SIDE * _SIDE, 1, generator=torch.Generator().manual_seed(0))
     ways: dict[str, tuple[Callable[[Tensor], object], int]] = {
         "one_at_a_time_ms": (lambda images: fit_one_at_a_time(shape, points, images, _STEPS), _ONE),
-        "batched_autograd_ms": (lambda images: fit_batched_autograd(shape, points, images, _STEPS), _AUTOGRAD),
-        "ours_ms": (lambda images: fit_inrs(images, points, steps=_STEPS), _ENGINE),
+        "batched_autograd_ms": (lambda images: fit_inrs(images, points, fit, engine="torch"), _AUTOGRAD),
+        "ours_ms": (lambda images: fit_inrs(images, points, fit), _ENGINE),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     for run, _ in ways.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -19,57 +18,21 @@ from ...core.activations import activation
 from ...core.architecture import Architecture
 from ...errors import ScaleGMNError
 from ..images.collections import Images
-from ..store.splits import RULE, Selection, select
+from ..store.splits import RULE, Selection, check_seed, select
 from ..store.writer import ZooWriter
 from ..store.zoo import Zoo
 from .canvas import Canvas
-from .conventions import Inr, inr
-from .fit import EngineName, FitResult, best_engine, fit_inrs, group_size
+from .conventions import Fit, FitResult, Inr
+from .fit import EngineName, best_engine, fit_inrs
+from .plain import group_size
+
+__all__ = ["Fit", "Report", "build_inr_zoo", "inr_architecture", "inr_canvas"]
 
 SHARD = 1024
 # Networks of one job on a cluster: a whole number of groups, a few seconds to minutes of work.
 CLUSTER_JOB = 128
 
 Report = Callable[[int, int, Tensor], None]
-
-
-@dataclass(frozen=True)
-class Fit:
-    """How every network of a zoo is fitted; see `fit_inrs` for the meaning of each.
-
-    Arguments:
-        hidden: Sizes of the hidden layers.
-        activation: `sine`, `relu` or `tanh`.
-        w0: Frequency of sine layers; 30 where omitted.
-        convention: `dws` or `nfn`.
-        steps: Of Adam; a number that suits the images where omitted.
-        lr: Learning rate.
-        psnr: Stop a network that reaches so many decibels.
-    """
-
-    hidden: tuple[int, ...] = (32, 32)
-    activation: str = "sine"
-    w0: float | None = None
-    convention: str = "dws"
-    steps: int | None = None
-    lr: float = 1e-3
-    psnr: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("w0", "lr", "psnr"):
-            value = getattr(self, name)
-            if value is not None and not math.isfinite(value):
-                raise ScaleGMNError(f"{name}: expected a finite number, got {value}")
-
-    def shape(self, channels: int) -> Inr:
-        """The networks that are fitted to images of so many channels."""
-        return inr(
-            channels,
-            hidden=self.hidden,
-            activation=self.activation,
-            w0=self.w0,
-            convention_name=self.convention,
-        )
 
 
 class Job(NamedTuple):
@@ -136,10 +99,12 @@ def build_inr_zoo(
     """
     fit = fit or Fit()
     others = views if held_out_views is None else held_out_views
-    if min(views, others) < 1 or seed < 0:
-        raise ScaleGMNError(f"build: expected views >= 1 and seed >= 0, got {views}, {others} and {seed}")
+    if not 1 <= min(views, others) <= max(views, others) <= 10**6:
+        raise ScaleGMNError(f"views: expected 1 to {10**6} fits of an image, got {views} and {others}")
+    check_seed(seed)
     chosen = select(source.test, count, seed, sizes)
-    images = torch.from_numpy(source.pixels[chosen.rows]).reshape(len(chosen.rows), *source.pixels.shape[1:3], -1)
+    rows = chosen.rows.numpy()
+    images = torch.from_numpy(source.pixels[rows]).reshape(len(rows), *source.pixels.shape[1:3], -1)
     shape = fit.shape(images.shape[3])
     engine = best_engine()
     # Written only where given, so that zoos without them keep their bytes.
@@ -154,7 +119,7 @@ def build_inr_zoo(
     )
     if not writer.finished:
         fits = torch.tensor([views if split == "train" else others for split in chosen.splits])
-        plan = _Plan(fit, engine, shape, images, torch.from_numpy(source.labels[chosen.rows]), chosen, fits, seed)
+        plan = _Plan(fit, engine, shape, images, torch.from_numpy(source.labels[rows]), chosen, fits, seed)
         plan.run(writer, ray, report)
         notes = {"splits": RULE, "scalegmn": __version__, "torch": str(torch.__version__)}
         writer.finish(images=images, notes=notes)
@@ -171,21 +136,7 @@ def fit_job(fit: Fit, engine: EngineName, seed: int, threads: int | None, job: J
     """Fit the networks of one job; what it returns depends neither on the machine's load nor on `threads`."""
     canvas = inr_canvas(fit.shape(job.images.shape[3]), job.images.shape[1], job.images.shape[2])
     targets = job.images.flatten(1, 2).float() / 255
-    return fit_inrs(
-        targets,
-        canvas.grid(),
-        hidden=fit.hidden,
-        activation=fit.activation,
-        w0=fit.w0,
-        convention=fit.convention,
-        steps=fit.steps,
-        lr=fit.lr,
-        psnr=fit.psnr,
-        seed=seed,
-        indices=job.numbers,
-        threads=threads,
-        engine=engine,
-    )
+    return fit_inrs(targets, canvas.grid(), fit, seed=seed, indices=job.numbers, threads=threads, engine=engine)
 
 
 @dataclass(frozen=True)
@@ -229,7 +180,7 @@ class _Plan:
                 done += len(parts[-1].psnr)
                 if report is not None:
                     report(done, len(self), parts[-1].psnr)
-            joined = FitResult(*(torch.cat([getattr(p, n) for p in parts]) for n in ("parameters", "psnr", "steps")))
+            joined = FitResult.joined(parts)
             self._check(joined, shard)
             writer.append(architecture, joined.parameters, self._columns(joined, shard))
 

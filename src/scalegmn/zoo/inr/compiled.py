@@ -1,33 +1,26 @@
-"""The compiled engine: `fit.cpp` runs the whole optimisation of a network, pixels tile by tile in the nearest cache.
+"""Fitting by compiled code: `fit.cpp` runs the whole optimisation of a network, pixels tile by tile in the cache.
 
 A network is fitted on its own, so that its numbers depend on nothing but its image, its start and the options.
 """
 
 import ctypes
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ...native import library as kernels
-from .conventions import ACTIVATIONS, Inr
+from ...native import library
+from ...native.library import Span, span
+from .conventions import ACTIVATIONS, BETA1, BETA2, EPSILON, LOOK_EVERY, Fit, FitResult, Inr
 
-SOURCE = Path(__file__).parents[2] / "native" / "fit.cpp"
+SOURCE = "fit"
 
 
-class _Shape(ctypes.Structure):
+class _Problem(ctypes.Structure):
     _fields_ = [
-        ("sizes", ctypes.c_void_p),
-        ("layers", ctypes.c_int64),
+        ("sizes", Span),
         ("activation", ctypes.c_int),
         ("w0", ctypes.c_double),
-    ]
-
-
-class _Points(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("count", "columns", "rows")] + [
-        (name, ctypes.c_void_p) for name in ("x", "y", "column", "row")
+        *((name, Span) for name in ("x", "y", "column", "row")),
     ]
 
 
@@ -35,19 +28,6 @@ class _Schedule(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("steps", "look")] + [
         (name, ctypes.c_double) for name in ("lr", "beta1", "beta2", "epsilon", "psnr", "span")
     ]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long and how fast: Adam's numbers, and the PSNR to stop at, looked at every ``look`` steps (0: never)."""
-
-    steps: int
-    lr: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    look: int = 0
-    psnr: float = 0.0
 
 
 class Problem:
@@ -66,38 +46,34 @@ class Problem:
         (self.x, column), (self.y, row) = (axis.unique(return_inverse=True) for axis in points.unbind(1))
         self.column, self.row = column.int(), row.int()
 
-    def _structures(self) -> tuple[_Shape, _Points]:
+    def _structure(self) -> _Problem:
         kind = ACTIVATIONS.index(self.shape.activation)
-        shape = _Shape(self.sizes.data_ptr(), len(self.sizes) - 1, kind, self.shape.w0)
-        places = (part.data_ptr() for part in (self.x, self.y, self.column, self.row))
-        return shape, _Points(len(self.column), len(self.x), len(self.y), *places)
+        axes = (span(axis, self.dtype) for axis in (self.x, self.y))
+        places = (span(place, torch.int32) for place in (self.column, self.row))
+        return _Problem(span(self.sizes, torch.int64), kind, self.shape.w0, *axes, *places)
 
-    def fit(self, targets: Tensor, parameters: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor]:
+    def fit(self, fit: Fit, targets: Tensor, start: Tensor) -> FitResult:
         """Fit networks one after the other on this thread, without holding up other threads.
 
         Arguments:
+            fit: How.
             targets: What the last linear layer must give, (B, N, channels).
-            parameters: Where they start, (B, P).
-            schedule: How long and how fast.
-
-        Returns:
-            Parameters (B, P), PSNR in dB (B,) and Adam steps (B,).
+            start: Parameters, (B, P).
         """
-        targets, parameters = targets.contiguous(), parameters.to(self.dtype, copy=True).contiguous()
-        psnr = targets.new_empty(len(targets))
-        steps = torch.zeros(len(targets), dtype=torch.int64)
-        kind = self.shape.convention
-        s = schedule
-        plan = _Schedule(s.steps, s.look, s.lr, s.beta1, s.beta2, s.epsilon, s.psnr, kind.high - kind.low)
-        count = ctypes.c_int64(len(targets))
-        kernels.call(
-            "fit", self.dtype, *self._structures(), plan, count, targets, parameters, psnr, steps, source=SOURCE
+        targets, parameters = targets.contiguous(), start.to(self.dtype, copy=True).contiguous()
+        psnr, steps = targets.new_empty(len(targets)), torch.zeros(len(targets), dtype=torch.int64)
+        look = 0 if fit.psnr is None else LOOK_EVERY
+        numbers = (fit.lr, BETA1, BETA2, EPSILON, fit.psnr or 0.0, self.shape.convention.span)
+        schedule = _Schedule(fit.limit(len(self.column)), look, *numbers)
+        spans = (span(t, self.dtype) for t in (targets, parameters, psnr))
+        library.call(
+            "fit", self.dtype, self._structure(), schedule, *spans, span(steps, torch.int64), source=SOURCE
         )
-        return parameters, psnr, steps
+        return FitResult(parameters, psnr, steps)
 
     def gradient(self, target: Tensor, parameters: Tensor) -> tuple[float, Tensor]:
         """Mean squared error of one network and its gradient (P,), for a target (N, channels) and parameters (P,)."""
-        out = torch.empty_like(parameters)
-        error = torch.empty((), dtype=torch.float64)
-        kernels.call("gradient", self.dtype, *self._structures(), target, parameters, out, error, source=SOURCE)
+        out, error = torch.empty_like(parameters), torch.empty(1, dtype=torch.float64)
+        spans = (span(t, self.dtype) for t in (target, parameters, out))
+        library.call("gradient", self.dtype, self._structure(), *spans, span(error, torch.float64), source=SOURCE)
         return float(error), out

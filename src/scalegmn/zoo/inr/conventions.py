@@ -30,12 +30,21 @@ class Convention:
     high: float
     offset: float
 
+    @property
+    def span(self) -> float:
+        """The largest difference of two colours."""
+        return self.high - self.low
+
 
 CONVENTIONS: Final = {
     "dws": Convention("dws", low=0.0, high=1.0, offset=0.5),
     "nfn": Convention("nfn", low=-1.0, high=1.0, offset=0.0),
 }
 ACTIVATIONS: Final = ("sine", "relu", "tanh")
+# Adam's (Kingma & Ba, 2015), and the steps between two looks at the PSNR when a target is set.
+BETA1, BETA2, EPSILON, LOOK_EVERY = 0.9, 0.999, 1e-8, 10
+# Beyond these nobody means what was typed.
+_MOST_STEPS, _WIDEST, _DEEPEST = 10**7, 4096, 32
 
 
 def convention(name: str) -> Convention:
@@ -145,7 +154,7 @@ class Inr:
         >>> bool((shape.initial(0, [7, 8])[1] == shape.initial(0, [8])[0]).all())
         True
         """
-        if seed < 0 or min(indices) < 0:
+        if not 0 <= seed < 2**63 or min(indices) < 0:
             raise ScaleGMNError(f"seed: expected a seed and indices of at least 0, got {seed} and {min(indices)}")
         keys = (np.array([seed, index], dtype=np.uint64) for index in indices)
         raw = np.stack([np.random.Philox(key=key).random_raw(self.parameters) for key in keys])
@@ -163,18 +172,28 @@ class Inr:
         Returns:
             Colours, (B, N, channels).
         """
-        x = points.to(parameters).expand(len(parameters), -1, -1)
-        start = 0
-        last = len(self.sizes) - 2
-        for layer, (fan_in, fan_out) in enumerate(pairwise(self.sizes)):
-            weight = parameters[:, start : start + fan_in * fan_out].unflatten(1, (fan_out, fan_in))
-            start += fan_in * fan_out
-            x = x @ weight.mT + parameters[:, None, start : start + fan_out]
-            start += fan_out
-            if layer < last:
-                x = self.activate(x)
         kind = self.convention
-        return (x + (kind.offset - kind.low)) / (kind.high - kind.low)
+        return (self.evaluate(self.split(parameters), points) + (kind.offset - kind.low)) / kind.span
+
+    def split(self, parameters: Tensor) -> list[Tensor]:
+        """Rows (B, P) as W1 (B, out, in), b1 (B, out), W2, ..."""
+        shapes = [shape for a, b in pairwise(self.sizes) for shape in ((b, a), (b,))]
+        parts = parameters.split([math.prod(shape) for shape in shapes], dim=1)
+        return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def evaluate(self, parts: Sequence[Tensor], points: Tensor) -> Tensor:
+        """What the last linear layer gives at points (N, 2), without the offset, (B, N, channels)."""
+        x = points.to(parts[0]).expand(len(parts[0]), -1, -1)
+        for layer in range(0, len(parts), 2):
+            x = torch.baddbmm(parts[layer + 1][:, None], x, parts[layer].mT)
+            if layer < len(parts) - 2:
+                x = self.activate(x)
+        return x
+
+    def wanted(self, images: Tensor) -> Tensor:
+        """Images (B, N, C) as the last layer must give them: scaled, and without the offset, which is no parameter."""
+        kind = self.convention
+        return images * kind.span + (kind.low - kind.offset)
 
     def activate(self, z: Tensor) -> Tensor:
         """The activation of hidden neurons, elementwise."""
@@ -200,9 +219,83 @@ def inr(
         raise ScaleGMNError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}")
     if channels < 1 or not hidden or min(hidden) < 1:
         raise ScaleGMNError(f"inr: expected at least one channel and hidden layer, got {channels} and {tuple(hidden)}")
+    if max(hidden) > _WIDEST or len(hidden) > _DEEPEST:
+        raise ScaleGMNError(f"hidden: expected up to {_DEEPEST} layers of up to {_WIDEST} neurons, got more")
     if activation != "sine" and w0 not in (None, 1.0):
         raise ScaleGMNError(f"w0: only sine layers have a frequency, got w0={w0} with {activation}; leave it out")
     frequency = w0 if w0 is not None else (30.0 if activation == "sine" else 1.0)
     if not frequency > 0 or not math.isfinite(frequency):
         raise ScaleGMNError(f"w0: expected a positive number, got {w0}")
     return Inr(channels, tuple(hidden), activation, float(frequency), convention(convention_name))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How networks are fitted to images: all that is decided from the command line to the compiled code.
+
+    Arguments:
+        hidden: Sizes of the hidden layers.
+        activation: `sine`, `relu` or `tanh`.
+        w0: Frequency of sine layers; 30 where omitted.
+        convention: `dws` or `nfn`: initialisation, image scale and output offset.
+        steps: Of Adam; where omitted 1,000, or 500 for images of less than 256 pixels, which are learnt sooner, and
+            with `psnr` ten times as many.
+        lr: Learning rate.
+        psnr: Stop each network at the first look (every 10 steps) at which it reaches so many decibels.
+
+    >>> Fit().limit(28 * 28), Fit().limit(8 * 8), Fit(steps=7).limit(64)
+    (1000, 500, 7)
+    """
+
+    hidden: tuple[int, ...] = (32, 32)
+    activation: str = "sine"
+    w0: float | None = None
+    convention: str = "dws"
+    steps: int | None = None
+    lr: float = 1e-3
+    psnr: float | None = None
+
+    def __post_init__(self) -> None:
+        self.shape(1)
+        for name in ("w0", "lr", "psnr"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ScaleGMNError(f"{name}: expected a finite number, got {value}")
+        if not self.lr > 0 or not 0 <= self.limit(1) <= _MOST_STEPS:
+            raise ScaleGMNError(
+                f"fit: expected steps >= 0, at most {_MOST_STEPS}, and lr > 0, got {self.steps} and {self.lr}"
+            )
+
+    def shape(self, channels: int) -> Inr:
+        """The networks that are fitted to images of so many channels."""
+        name = self.convention
+        return inr(channels, hidden=self.hidden, activation=self.activation, w0=self.w0, convention_name=name)
+
+    def limit(self, points: int) -> int:
+        """Adam steps for an image of so many pixels."""
+        default = (1000 if points >= 256 else 500) * (1 if self.psnr is None else 10)
+        return default if self.steps is None else self.steps
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Fitted networks.
+
+    Arguments:
+        parameters: One network per row, (B, P), in the order W1, b1, W2, b2, ..., weights (out, in) row by row.
+        psnr: Peak signal-to-noise ratio in dB on the [0, 1] image scale with peak 1, not clipped, (B,).
+        steps: Adam steps that each network took, (B,).
+    """
+
+    parameters: Tensor
+    psnr: Tensor
+    steps: Tensor
+
+    @staticmethod
+    def joined(parts: "Sequence[FitResult]") -> "FitResult":
+        """Several one after the other."""
+        return FitResult(
+            torch.cat([part.parameters for part in parts]),
+            torch.cat([part.psnr for part in parts]),
+            torch.cat([part.steps for part in parts]),
+        )

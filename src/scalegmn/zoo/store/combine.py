@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from ...errors import ScaleGMNError
-from ...files import Array
-from .writer import Column, ZooWriter
+from ...files import Array, fresh_directory
+from .writer import HEADER, Column, ZooWriter
 from .zoo import Zoo
 
 SHARD = 1024
@@ -53,23 +53,31 @@ def combine(sources: Sequence[Zoo], out: str | Path, *, where: Mapping[str, str]
     _refuse_leaks(sources, chosen)
     hashes = [zoo.header["sha256"] for zoo in sources]
     arguments = {"combined": hashes, "where": condition}
-    writer = ZooWriter(out, kind=first.kind, arguments=arguments, canvas=first.canvas)
-    if writer.finished:
+    if (Path(out) / HEADER).is_file():
+        # Finished before, or refused.
+        ZooWriter(out, kind=first.kind, arguments=arguments, canvas=first.canvas)
         return Zoo.open(out)
+    with fresh_directory(out) as folder:
+        writer = ZooWriter(folder, kind=first.kind, arguments=arguments, canvas=first.canvas)
+        _write(writer, sources, chosen)
+    return Zoo.open(out)
+
+
+def _write(writer: ZooWriter, sources: Sequence[Zoo], chosen: Sequence[Array]) -> None:
+    first = sources[0]
     pieces = [
         (zoo, kind, rows[start : start + SHARD], offset)
         for zoo, numbers, offset in zip(sources, chosen, _offsets(sources), strict=True)
         for kind, rows in _by_architecture(zoo, numbers)
         for start in range(0, len(rows), SHARD)
     ]
-    for zoo, kind, rows, offset in pieces[writer.shards :]:
+    for zoo, kind, rows, offset in pieces:
         networks, _ = zoo.batches(torch.from_numpy(rows))
         writer.append(zoo.architectures[kind], networks[0].parameters, _columns(zoo, rows, offset))
     pictures = [zoo.stored_images() for zoo in sources] if first.has_images else []
     ways = {json.dumps(way, sort_keys=True): way for zoo in sources for way in zoo.layouts}
     notes = {**first.header["notes"], **({"layouts": list(ways.values())} if ways else {})}
     writer.finish(images=torch.cat(pictures) if pictures else None, notes=notes)
-    return Zoo.open(out)
 
 
 def _matching(zoo: Zoo, where: Mapping[str, str]) -> Array:

@@ -72,6 +72,12 @@ def select(
     return Selection(torch.from_numpy(rows[ascending]), tuple(str(n) for n in names[ascending]))
 
 
+def check_seed(seed: int) -> None:
+    """Complain about a seed that random numbers cannot start from."""
+    if not 0 <= seed < 2**63:
+        raise ScaleGMNError(f"seed: expected a seed from 0 to {2**63 - 1}, got {seed}")
+
+
 def _checked(sizes: Sequence[int], count: int | None, test: NDArray[np.bool_]) -> int:
     """The number of images that the sizes of the splits ask for."""
     if len(sizes) != 3 or min(sizes) < 0 or not sum(sizes):

@@ -13,6 +13,8 @@ from ...files import Array
 from .zoo import Zoo
 
 BINS = 30
+# Weights that are in memory at a time: few enough for the caches.
+BLOCK = 2**17
 
 # Splits and labels have lines of their own; every file has another name.
 _TOLD_ELSEWHERE = ("split", "label", "file")
@@ -62,42 +64,56 @@ def _target(architecture: Architecture, segment: Segment) -> int:
     return architecture.connections[segment.index].target
 
 
-class _Moments:
-    """Sums from which mean and deviation follow, in float64, so that a zoo is read once and never held."""
+class _Sums:
+    """Sums over networks of one architecture, from which everything else follows: a zoo is read once and never held.
 
-    def __init__(self) -> None:
-        self.count = self.negative = 0
-        self.total = self.squares = self.norms = self.norm_squares = 0.0
-        self.smallest, self.largest = np.inf, -np.inf
-        self.neurons = 0
+    Arguments:
+        architecture: Of the networks.
+    """
 
-    def add(self, values: Array) -> None:
-        """Take in (n, neurons, rest)."""
-        squared = np.square(values, dtype=np.float64)
-        self.count += values.size
-        self.negative += int(np.count_nonzero(values < 0))
-        self.total += float(values.sum(dtype=np.float64))
-        self.squares += float(squared.sum())
-        self.smallest = min(self.smallest, float(values.min()))
-        self.largest = max(self.largest, float(values.max()))
-        norms = squared.sum(axis=2)
-        self.neurons += norms.size
-        self.norm_squares += float(norms.sum())
-        self.norms += float(np.sqrt(norms).sum())
+    def __init__(self, architecture: Architecture) -> None:
+        self.architecture = architecture
+        sizes = [s.size // s.shape[0] for s in architecture.segments for _ in range(s.shape[0])]
+        # Where the weights of each neuron begin; they lie together.
+        self.neurons = np.cumsum([0, *sizes[:-1]])
+        self.networks = 0
+        self.total, self.squares, self.negative = (np.zeros(architecture.parameters) for _ in range(3))
+        self.smallest = np.full(architecture.parameters, np.inf)
+        self.largest = -self.smallest
+        self.norms, self.norm_squares = (np.zeros(len(sizes)) for _ in range(2))
 
-    def result(self, name: str, architecture: int) -> LayerStatistics:
-        mean, norm = self.total / self.count, self.norms / self.neurons
+    def add(self, rows: Array) -> None:
+        """Take in networks (n, P)."""
+        values = rows.astype(np.float64)
+        self.networks += len(rows)
+        self.total += values.sum(axis=0)
+        self.negative += np.count_nonzero(rows < 0, axis=0)
+        self.smallest = np.minimum(self.smallest, rows.min(axis=0))
+        self.largest = np.maximum(self.largest, rows.max(axis=0))
+        np.square(values, out=values)
+        self.squares += values.sum(axis=0)
+        lengths = np.add.reduceat(values, self.neurons, axis=1)
+        self.norm_squares += lengths.sum(axis=0)
+        self.norms += np.sqrt(lengths).sum(axis=0)
+
+    def result(self, segment: Segment, number: int) -> LayerStatistics:
+        """The statistics of one weight matrix or bias of architecture `number`."""
+        part = slice(segment.start, segment.start + segment.size)
+        neurons = slice(*np.searchsorted(self.neurons, (part.start, part.stop)))
+        count, lengths = self.networks * segment.size, self.networks * segment.shape[0]
+        mean, norm = float(self.total[part].sum()) / count, float(self.norms[neurons].sum()) / lengths
+        spread = _deviation(float(self.norm_squares[neurons].sum()) / lengths, norm)
         return LayerStatistics(
-            name=name,
-            architecture=architecture,
-            count=self.count,
+            name=segment_name(self.architecture, segment),
+            architecture=number,
+            count=count,
             mean=mean,
-            std=_deviation(self.squares / self.count, mean),
-            smallest=self.smallest,
-            largest=self.largest,
-            negative=self.negative / self.count,
+            std=_deviation(float(self.squares[part].sum()) / count, mean),
+            smallest=float(self.smallest[part].min()),
+            largest=float(self.largest[part].max()),
+            negative=float(self.negative[part].sum()) / count,
             norm=norm,
-            norm_spread=_deviation(self.norm_squares / self.neurons, norm) / norm if norm else 0.0,
+            norm_spread=spread / norm if norm else 0.0,
         )
 
 
@@ -111,16 +127,14 @@ def per_neuron(values: Array, segment: Segment) -> Array:
 
 
 def layer_statistics(zoo: Zoo) -> list[LayerStatistics]:
-    """Statistics of every weight matrix and bias, over all networks, one shard in memory at a time."""
-    found: dict[tuple[int, int], _Moments] = {}
-    for number, shard in enumerate(zoo.header["shards"]):
-        which = shard["architecture"]
-        weights = zoo.shard(number)
-        for i, s in enumerate(zoo.architectures[which].segments):
-            part = per_neuron(weights[:, s.start : s.start + s.size], s)
-            found.setdefault((which, i), _Moments()).add(part)
-    names = [[segment_name(a, s) for s in a.segments] for a in zoo.architectures]
-    return [found[key].result(names[key[0]][key[1]], key[0]) for key in sorted(found)]
+    """Statistics of every weight matrix and bias over all networks, some of which are in memory at a time."""
+    sums = [_Sums(architecture) for architecture in zoo.architectures]
+    for shard, entry in enumerate(zoo.header["shards"]):
+        weights = zoo.read_shard(shard)
+        rows = max(1, BLOCK // max(1, weights.shape[1]))
+        for start in range(0, len(weights), rows):
+            sums[entry["architecture"]].add(weights[start : start + rows])
+    return [s.result(part, i) for i, s in enumerate(sums) if s.networks for part in s.architecture.segments]
 
 
 def summary(values: Array) -> Json:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from ...errors import ScaleGMNError
 from ...files import MappedArrays, StoredFile, hash_file
 from .writer import HEADER, JOURNAL, header_hash
 from .zoo import Zoo, read_header, stored_files
+
+# Networks looked at together.
+_ROWS = 1024
 
 
 def verify(path: str | Path) -> list[str]:
@@ -53,6 +58,14 @@ def _inconsistencies(zoo: Zoo) -> Iterator[str]:
             yield f"{table.path.name}: column {name!r} has shape {column.shape}, expected ({len(zoo)},)"
     for shard, entry in enumerate(zoo.header["shards"]):
         try:
-            zoo.shard(shard)
+            weights = zoo.read_shard(shard)
         except ScaleGMNError as error:
             yield f"{entry['file']}: {error}"
+            continue
+        for start in range(0, len(weights), _ROWS):
+            bad = np.flatnonzero(~np.isfinite(weights[start : start + _ROWS]).all(axis=1))
+            if len(bad):
+                number = zoo.start(shard) + start + int(bad[0])
+                more = f" and {len(bad) - 1} after it" if len(bad) > 1 else ""
+                yield f"{entry['file']}: network {number}{more} has NaN or infinite weights"
+                break

@@ -17,7 +17,17 @@ from torch import Tensor
 from ...core.architecture import Architecture
 from ...core.schema import Json, architecture_from_json, architecture_to_json, from_json, to_json
 from ...errors import ScaleGMNError
-from ...files import Array, MappedArrays, StoredFile, alone, pack, write_atomically
+from ...files import (
+    Array,
+    MappedArrays,
+    StoredFile,
+    alone,
+    make_directory,
+    pack,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from ..inr.canvas import Canvas
 
 VERSION = 1
@@ -79,10 +89,7 @@ class ZooWriter:
 
     def _begin(self) -> bool:
         """Prepare the directory; whether it already holds the finished zoo."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise ScaleGMNError(f"out: {self.path} is a file; give a directory") from error
+        make_directory(self.path)
         header, journal = self.path / HEADER, self.path / JOURNAL
         if header.exists():
             self._refuse_other(_read(header, "arguments"), "holds a zoo made")
@@ -91,7 +98,7 @@ class ZooWriter:
         if not journal.exists():
             if any(p for p in self.path.iterdir() if p.name != f".{JOURNAL}.tmp"):
                 raise ScaleGMNError(f"out: {self.path} is not empty and not a zoo; give another directory")
-            write_atomically(journal, _dump(self.arguments))
+            write_json(journal, self.arguments)
         self._refuse_other(_read(journal), "was begun")
         # Released when the zoo is finished or the writer is gone.
         held = ExitStack()
@@ -194,7 +201,7 @@ class ZooWriter:
             "images": None if picture is None else to_json(picture),
         }
         header["sha256"] = header_hash(header)
-        write_atomically(self.path / HEADER, _dump(header))
+        write_json(self.path / HEADER, header)
         self.finished = True
         self._clean()
 
@@ -230,15 +237,11 @@ def header_hash(header: Mapping[str, Any]) -> str:
 def _read(path: Path, key: str | None = None) -> Json:
     """A JSON object, or the one under a key of it."""
     try:
-        whole = json.loads(path.read_bytes())
+        whole = read_json(path)
         found: Json = dict(whole if key is None else whole[key])
     except (ValueError, TypeError, KeyError):
         raise ScaleGMNError(f"out: {path} is damaged; delete the zoo, or give another directory") from None
     return found
-
-
-def _dump(value: Json) -> bytes:
-    return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _part(index: int) -> str:
@@ -262,6 +265,8 @@ def _encode_columns(columns: Mapping[str, Column], count: int) -> tuple[dict[str
     arrays: dict[str, Array] = {}
     categories: dict[str, list[str]] = {}
     for name, column in columns.items():
+        if name == "__metadata__" or not name or "\0" in name:
+            raise ScaleGMNError(f"column {name!r}: expected another name, this one has a meaning of its own in files")
         if len(column) != count:
             raise ScaleGMNError(f"column {name!r}: expected {count} rows, got {len(column)}")
         if isinstance(column, Tensor):

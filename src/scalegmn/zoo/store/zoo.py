@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from ...core.html import html_table
 from ...core.networks import Networks
 from ...core.schema import Json, architecture_from_json, from_json
 from ...errors import ScaleGMNError
-from ...files import Array, MappedArrays, StoredFile
+from ...files import Array, MappedArrays, StoredFile, read_json
 from ..inr.canvas import Canvas
 from .writer import HEADER, JOURNAL, VERSION, ZooWriter
 
@@ -62,7 +61,8 @@ class Zoo:
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self._kinds = np.array([shard["architecture"] for shard in self._shards], np.int64)
         self._mapped: list[Array | None] = [None] * len(self._shards)
-        if int(self._starts[-1]) != header["networks"]:
+        kinds_fit = all(0 <= k < len(self.architectures) for k in self._kinds)
+        if int(self._starts[-1]) != header["networks"] or (sizes < 0).any() or not kinds_fit:
             raise ScaleGMNError(f"zoo: {path / HEADER} is inconsistent; `scalegmn zoo verify` says where")
 
     @staticmethod
@@ -76,8 +76,11 @@ class Zoo:
         header = read_header(path)
         try:
             return Zoo(path, header)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ScaleGMNError(f"zoo: {path / HEADER} lacks {error}; it was not written by scalegmn") from error
+        except ScaleGMNError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError) as error:
+            told = str(error)[:80]
+            raise ScaleGMNError(f"zoo: {path / HEADER} lacks {told}; it was not written by scalegmn") from error
 
     def __reduce__(self) -> tuple[object, tuple[Path]]:
         return Zoo.open, (self.path,)
@@ -204,17 +207,25 @@ class Zoo:
             rows[positions] = self.shard(shard)[numbers[positions] - self._starts[shard]]
         return rows
 
+    def start(self, shard: int) -> int:
+        """The number of the first network of a shard."""
+        return int(self._starts[shard])
+
     def shard(self, shard: int) -> Array:
-        """The weights (n, P) of one shard, memory-mapped and read only."""
+        """The weights (n, P) of one shard, memory-mapped and read only; it stays mapped."""
         found = self._mapped[shard]
         if found is None:
-            entry = self._shards[shard]
-            path = self.path / entry["file"]
-            found = MappedArrays(path).get("parameters")
-            expected = (entry["networks"], self.architectures[entry["architecture"]].parameters)
-            if found is None or found.shape != expected or found.dtype != np.float32:
-                raise ScaleGMNError(f"zoo: {path} does not hold {expected} weights; run `scalegmn zoo verify`")
-            self._mapped[shard] = found
+            found = self._mapped[shard] = self.read_shard(shard)
+        return found
+
+    def read_shard(self, shard: int) -> Array:
+        """The same, mapped only as long as it is used: for going through a whole zoo once."""
+        entry = self._shards[shard]
+        path = self.path / entry["file"]
+        found = MappedArrays(path).get("parameters")
+        expected = (entry["networks"], self.architectures[entry["architecture"]].parameters)
+        if found is None or found.shape != expected or found.dtype != np.float32:
+            raise ScaleGMNError(f"zoo: {path} does not hold {expected} weights; run `scalegmn zoo verify`")
         return found
 
     # -- images ------------------------------------------------------------------------------------------------
@@ -309,10 +320,7 @@ class Batches:
 
 def read_header(path: Path) -> Json:
     """The content of `zoo.json`, of a format that this version reads."""
-    try:
-        header = json.loads((path / HEADER).read_bytes())
-    except ValueError as error:
-        raise ScaleGMNError(f"zoo: {path / HEADER} is not readable JSON ({error})") from error
+    header = read_json(path / HEADER)
     if not isinstance(header, dict) or header.get("format") != "scalegmn zoo":
         raise ScaleGMNError(f"zoo: {path / HEADER} was not written by scalegmn")
     if header.get("version") != VERSION:
@@ -322,5 +330,8 @@ def read_header(path: Path) -> Json:
 
 def stored_files(header: Json) -> list[StoredFile]:
     """All files of a zoo but `zoo.json`, as it records them."""
-    entries = [*header["shards"], header["table"], *([header["images"]] if header["images"] else [])]
-    return [from_json(StoredFile, {k: e[k] for k in ("file", "bytes", "sha256")}, "zoo.json") for e in entries]
+    try:
+        entries = [*header["shards"], header["table"], *([header["images"]] if header["images"] else [])]
+        return [from_json(StoredFile, {k: e[k] for k in ("file", "bytes", "sha256")}, "zoo.json") for e in entries]
+    except (KeyError, TypeError) as error:
+        raise ScaleGMNError(f"zoo: {HEADER} lacks {str(error)[:80]}; it was not written by scalegmn") from error
