@@ -1,0 +1,331 @@
+r"""Matching the neurons of pairs of networks: linear assignments, one family after another, until none gets better.
+
+For pairs (A, B) of balanced networks the search minimises
+
+    sum over tensors of  c |A - g B|^2
+
+over permutations, signs and phases g, which leave the norms as they are. With all but one family of layers in place, the
+sum is a linear assignment problem of its neurons, in which each candidate pair of neurons takes its best sign and
+phase; so no step makes the sum larger (weight matching, Ainsworth et al. 2023, extended to signs, phases and ties).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from ..core.architecture import Architecture
+from ..core.networks import Networks
+from .states import States
+from .structure import Family, Term, families, mirrors, split, terms, turns
+
+_SWEEPS = 100
+_LESS = 1e-12  # what counts as smaller
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How well neuron i of A and neuron j of B go together, per layer, each (B, n, n).
+
+    Arguments:
+        into: Inner products of what enters them.
+        out: Inner products of what leaves them.
+        bias: For layers with phases, the two biases with their weight: (B, n), (B, n), (B,).
+    """
+
+    into: dict[int, Tensor]
+    out: dict[int, Tensor]
+    bias: dict[int, tuple[Tensor, Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Move:
+    """What happens to the neurons of a family, each (B, n).
+
+    Arguments:
+        order: The old position of the neuron that is now at position i.
+        sign: Per layer, the sign of the neuron.
+        turn: Per layer with phases, how many half turns its phase makes.
+    """
+
+    order: Tensor
+    sign: dict[int, Tensor]
+    turn: dict[int, Tensor]
+
+
+class Search:
+    """Pairs of networks that are being matched.
+
+    Arguments:
+        a, b: The networks, in float64, balanced, phases in range.
+        signs: Whether neurons may change sign; without it phases stay as they are too.
+        answers: Per layer, vectors (B, n, h) of both networks' neurons to match beside the parameters.
+        weight: The share of these vectors in the sum.
+    """
+
+    def __init__(
+        self,
+        a: Networks,
+        b: Networks,
+        *,
+        signs: bool = True,
+        answers: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
+        weight: float = 0.0,
+    ) -> None:
+        self.architecture: Architecture = a.architecture
+        self.signs = signs
+        self.terms: tuple[Term, ...] = terms(a.architecture)
+        self.left, self.right = split(a), [x.clone() for x in split(b)]
+        sizes = [t.segment.size * (1 - weight) / a.architecture.parameters for t in self.terms]
+        self.weights = [share / _both(x, y) for share, x, y in zip(sizes, self.left, self.right, strict=True)]
+        self.answers: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        if answers is not None:
+            inner = [i for f in families(a.architecture) for i in f.layers if f.permuted]
+            for i in inner:
+                x, y = answers[0][i], answers[1][i]
+                self.answers[i] = x, y, weight / len(inner) / _both(x, y)
+        count, sizes_of = len(a), [layer.size for layer in a.architecture.layers]
+        self.order = [torch.arange(n, device=a.device).expand(count, -1).clone() for n in sizes_of]
+        self.sign = [torch.ones(count, n, dtype=torch.float64, device=a.device) for n in sizes_of]
+
+    def __len__(self) -> int:
+        return self.order[0].shape[0]
+
+    def at(self, rows: Tensor) -> Search:
+        """Some of the pairs, to search further on their own."""
+        found = copy(self)
+        found.left, found.right = [x[rows] for x in self.left], [x[rows] for x in self.right]
+        found.weights = [w[rows] for w in self.weights]
+        found.answers = {i: (x[rows], y[rows], w[rows]) for i, (x, y, w) in self.answers.items()}
+        found.order, found.sign = [p[rows] for p in self.order], [s[rows] for s in self.sign]
+        return found
+
+    def put(self, rows: Tensor, other: Search) -> None:
+        """Take over the state of some of the pairs."""
+        for mine, theirs in zip(
+            (*self.right, *self.order, *self.sign), (*other.right, *other.order, *other.sign), strict=True
+        ):
+            mine[rows] = theirs
+        for i, (_, y, _) in self.answers.items():
+            y[rows] = other.answers[i][1]
+
+    def residuals(self) -> Tensor:
+        """Per term, |A - B| relative to (|A|^2 + |B|^2)^1/2: (B, terms)."""
+        found = [
+            ((x - y).square().flatten(1).sum(1) / _both(x, y)).sqrt()
+            for x, y in zip(self.left, self.right, strict=True)
+        ]
+        return torch.stack(found, dim=1)
+
+    def objective(self, layers: Sequence[int] | None = None) -> Tensor:
+        """The sum (B,); with `layers`, of the terms that these move."""
+        total = torch.zeros_like(self.sign[0][:, 0])
+        for term, x, y, w in zip(self.terms, self.left, self.right, self.weights, strict=True):
+            if layers is None or any(i in layers for i in term.layers):
+                total = total + w * (x - y).square().flatten(1).sum(1)
+        for i, (x, y, w) in self.answers.items():
+            if layers is None or i in layers:
+                total = total + w * (x - y).square().flatten(1).sum(1)
+        return total
+
+    # -- starts ------------------------------------------------------------------------------------------------
+
+    def start_from_states(self, a: States, b: States) -> None:
+        """Match neurons by what they say and by how they are heard."""
+        for family in families(self.architecture):
+            into = {i: a.gradients[i] @ b.gradients[i].mT for i in family.layers}
+            out = {i: a.answers[i] @ b.answers[i].mT for i in family.layers}
+            self.move(family, self._choose(family, Likeness(into, out, {})))
+
+    def start_from_weights(self, *, backwards: bool = False) -> None:
+        """Match family after family from one end, by the tensors whose other end is in place."""
+        order = families(self.architecture)
+        placed = {i for i in range(len(self.architecture.layers)) if all(i not in f.layers for f in order)}
+        for family in reversed(order) if backwards else order:
+            self.move(family, self._choose(family, self._likeness(family, placed)))
+            placed |= set(family.layers)
+
+    # -- search ------------------------------------------------------------------------------------------------
+
+    def refine(self) -> None:
+        """Go through the families until no pair gets better."""
+        rows = torch.arange(len(self), device=self.order[0].device)
+        for _ in range(_SWEEPS):
+            part = self.at(rows)
+            better = part._sweep()
+            self.put(rows, part)
+            rows = rows[better]
+            if not len(rows):
+                return
+
+    def _sweep(self) -> Tensor:
+        """One step per family; which pairs (B,) got better."""
+        better = torch.zeros_like(self.order[0][:, 0], dtype=torch.bool)
+        everywhere = set(range(len(self.architecture.layers)))
+        for family in families(self.architecture):
+            before, old = self.objective(family.layers), self._snapshot()
+            self.move(family, self._choose(family, self._likeness(family, everywhere)))
+            smaller = self.objective(family.layers) < before - _LESS
+            self._restore(old, ~smaller)
+            better |= smaller
+        return better
+
+    def _snapshot(self) -> Search:
+        """What there is now; moves replace tensors and never write into them."""
+        found = copy(self)
+        found.right, found.order, found.sign = list(self.right), list(self.order), list(self.sign)
+        found.answers = dict(self.answers)
+        return found
+
+    def _restore(self, old: Search, rows: Tensor) -> None:
+        """Undo what was done since a snapshot, for the pairs of a mask (B,)."""
+        for mine, theirs in ((self.right, old.right), (self.order, old.order), (self.sign, old.sign)):
+            for n, (x, y) in enumerate(zip(mine, theirs, strict=True)):
+                if x is not y:
+                    mine[n] = torch.where(rows.reshape(-1, *[1] * (x.dim() - 1)), y, x)
+        for i, (x, y, w) in old.answers.items():
+            self.answers[i] = x, torch.where(rows[:, None, None], y, self.answers[i][1]), w
+
+    def _likeness(self, family: Family, placed: set[int]) -> Likeness:
+        a = self.architecture
+        shape = (len(self), *[a.layers[family.layers[0]].size] * 2)
+        into = {i: self.weights[0].new_zeros(shape) for i in family.layers}
+        out = {i: self.weights[0].new_zeros(shape) for i in family.layers}
+        bias = {}
+        for term, x, y, w in zip(self.terms, self.left, self.right, self.weights, strict=True):
+            t, s = term.target, term.source
+            if t in into:
+                if term.segment.kind == "bias" and turns(a, t) is not None:
+                    bias[t] = (x, y, w)
+                elif s is None or s in placed:
+                    into[t] = into[t] + w[:, None, None] * (_rows(x) @ _rows(y).mT)
+            if s in out and t in placed:
+                out[s] = out[s] + w[:, None, None] * (_rows(x.transpose(1, 2)) @ _rows(y.transpose(1, 2)).mT)
+        for i in family.layers:
+            if i in self.answers:
+                x, y, w = self.answers[i]
+                out[i] = out[i] + w[:, None, None] * (x @ y.mT)
+        return Likeness(into, out, bias)
+
+    def _choose(self, family: Family, like: Likeness) -> Move:
+        """The best neuron of B for each of A, with the best sign and phase of each pair."""
+        a = self.architecture
+        totals = {}
+        for members in family.classes:
+            signs = (1.0, -1.0) if self.signs and a.groups[members[0]].signs else (1.0,)
+            totals[members] = [
+                sum((self._layer(i, like, s)[0] for i in members), start=torch.zeros_like(like.into[members[0]]))
+                for s in signs
+            ]
+        best = sum((torch.stack(t).amax(0) for t in totals.values()), start=torch.zeros(()))
+        order = _assign(best) if family.permuted else torch.arange(best.shape[1]).expand(best.shape[0], -1)
+        order = order.to(best.device)
+        sign, turn = {}, {}
+        for members, total in totals.items():
+            picked = torch.stack([t.gather(2, order[..., None])[..., 0] for t in total])
+            chosen = 1.0 - 2.0 * picked.argmax(0)
+            for i in members:
+                sign[i] = chosen
+                if turns(a, i) is not None:
+                    counts = torch.stack([self._layer(i, like, s, order)[1] for s in (1.0, -1.0)])
+                    turn[i] = torch.where(chosen > 0, counts[0], counts[1])
+        return Move(order, sign, turn)
+
+    def _layer(self, i: int, like: Likeness, sign: float, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The gain of pairs of neurons of one layer under a sign, and the half turns that it takes.
+
+        Arguments:
+            i: The layer.
+            like: Its likeness.
+            sign: Of the neuron.
+            order: If given, only the pairs (i, order[i]), as (B, n), instead of all (B, n, n).
+        """
+        a = self.architecture
+
+        def pick(x: Tensor) -> Tensor:
+            return x if order is None else x.gather(2, order[..., None])[..., 0]
+
+        into, out = pick(like.into[i]), pick(like.out[i])
+        sent = -1.0 if sign < 0 and not a.phis[i].even else 1.0
+        half = turns(a, i)
+        if half is None:
+            return sign * into + sent * out, torch.zeros_like(into)
+        options = []
+        for odd in (0, 1) if self.signs and mirrors(a, i) else (0,):
+            factor = -sign if odd else sign
+            gain, count = factor * into, torch.zeros_like(into)
+            if i in like.bias:
+                x, y, w = like.bias[i]
+                apart = pick(x[:, :, None] - factor * y[:, None, :])
+                count = nearest(apart / half, odd) if self.signs else count
+                gain = gain - 0.5 * w.reshape(-1, *[1] * (gain.dim() - 1)) * (apart - count * half).square()
+            else:
+                count = count + odd
+            options.append((gain, count))
+        gains = torch.stack([g for g, _ in options])
+        which = gains.argmax(0, keepdim=True)
+        counts = torch.stack([c for _, c in options]).gather(0, which)[0]
+        return gains.amax(0) + sent * out, counts
+
+    def move(self, family: Family, move: Move) -> None:
+        """Carry out a move."""
+        a = self.architecture
+        entering, leaving = {}, {}
+        for i in family.layers:
+            odd = move.turn[i].remainder(2) if i in move.turn else torch.zeros_like(move.sign[i])
+            entering[i] = move.sign[i] * (1 - 2 * odd)
+            leaving[i] = a.phis[i](move.sign[i])
+            self.sign[i] = move.sign[i] * self.sign[i].gather(1, move.order)
+            self.order[i] = self.order[i].gather(1, move.order)
+        for n, term in enumerate(self.terms):
+            x = self.right[n]
+            if term.target in entering:
+                x = _taken(x, move.order, 1) * _along(entering[term.target], x, 1)
+                if term.segment.kind == "bias" and term.target in move.turn:
+                    half = turns(a, term.target)
+                    assert half is not None
+                    x = x + half * move.turn[term.target]
+            if term.source in leaving:
+                x = _taken(x, move.order, 2) * _along(leaving[term.source], x, 2)
+            self.right[n] = x
+        for i in family.layers:
+            if i in self.answers:
+                x, y, w = self.answers[i]
+                self.answers[i] = x, _taken(y, move.order, 1) * _along(leaving[i], y, 1), w
+
+
+def nearest(count: Tensor, odd: int) -> Tensor:
+    """The nearest whole number of the given parity."""
+    return 2 * ((count - odd) / 2).round() + odd
+
+
+def _both(x: Tensor, y: Tensor) -> Tensor:
+    """The squared norms (B,) of two tensors together; 1 where both vanish."""
+    total = x.square().flatten(1).sum(1) + y.square().flatten(1).sum(1)
+    return torch.where(total > 0, total, 1.0)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(2) if x.dim() > 2 else x[..., None]
+
+
+def _along(v: Tensor, x: Tensor, dim: int) -> Tensor:
+    """Shape (B, n) so that it broadcasts along one dimension of x."""
+    shape = [1] * x.dim()
+    shape[0], shape[dim] = v.shape
+    return v.reshape(shape)
+
+
+def _taken(x: Tensor, order: Tensor, dim: int) -> Tensor:
+    return torch.take_along_dim(x, _along(order, x, dim), dim)
+
+
+def _assign(gain: Tensor) -> Tensor:
+    """Per pair of networks the assignment of largest total gain: (B, n, n) to (B, n)."""
+    found = [linear_sum_assignment(g, maximize=True)[1] for g in gain.cpu().numpy()]
+    return torch.stack([torch.from_numpy(columns) for columns in found])
