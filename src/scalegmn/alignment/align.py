@@ -12,12 +12,14 @@ from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..core.transform import Transform
 from ..errors import ScaleGMNError
-from .match import Search, nearest
+from .match import Search
+from .phases import turned, turns_towards
 from .scales import equalising
 from .states import signatures
-from .structure import mirrors, split, terms, turns
+from .structure import terms
 
 _CHUNK = 1 << 23  # numbers at a time
+_NOTHING = 1e-20  # a sum that no search makes smaller
 
 
 @dataclass(frozen=True)
@@ -99,38 +101,32 @@ def pairs(a: Networks, b: Networks) -> tuple[Networks, Networks]:
 
 
 def balanced(networks: Networks, *, scale: bool = True) -> tuple[Networks, Transform]:
-    """Networks in float64 with phases in range and least norm, and the transform that made it least."""
+    """One representative of each orbit, in float64: phases in range, least norm, signs and order canonical.
+
+    Arguments:
+        networks: Any.
+        scale: Without it, the order alone.
+
+    Returns:
+        The representatives, and the transform that leads to them after `canonical.phase`.
+    """
     exact = networks.detach().to(dtype=torch.float64)
-    if not scale:
-        return exact, Transform.identity(exact.architecture, len(exact)).to(exact.device)
-    exact = canonical.phase(exact)
-    equal = equalising(exact)
-    return equal.apply(exact), equal
+    found = Transform.identity(exact.architecture, len(exact)).to(exact.device)
+    if scale:
+        exact = canonical.phase(exact)
+        found = equalising(exact)
+        exact = found.apply(exact)
+    order = canonical.sorting(exact)
+    return order.apply(exact), order @ found
 
 
 def _align(a: Networks, b: Networks, inputs: Tensor | None, share: float, scale: bool) -> Alignment:
     (left, of_a), (right, of_b) = balanced(a, scale=scale), balanced(b, scale=scale)
-    states = signatures(left, inputs), signatures(right, inputs)
-    answers = (states[0].answers, states[1].answers) if share else None
-    start = Search(left, right, signs=scale, answers=answers, weight=share)
-    best = start.at(torch.arange(len(a)))
-    best.start_from_states(*states)
-    best.refine()
-    rows = (best.objective() > 1e-20).nonzero()[:, 0]
-    if len(rows):
-        for backwards in (False, True):
-            other = start.at(rows)
-            other.start_from_weights(backwards=backwards)
-            other.refine()
-            better = other.objective() < best.at(rows).objective() - 1e-12
-            best.put(rows[better], other.at(better.nonzero()[:, 0]))
-    # Where neurons are tied nothing need move.
-    still = (start.objective() <= best.objective() + 1e-18).nonzero()[:, 0]
-    best.put(still, start.at(still))
+    best = _search(left, right, inputs, share, scale)
     matched = Transform(a.architecture, tuple(best.order), tuple(best.sign))
     transform = of_a.inverse() @ matched @ of_b
     moved = transform.apply(b.detach().to(dtype=torch.float64))
-    counts = _turns_towards(a, moved) if scale else (None,) * len(a.architecture.layers)
+    counts = turns_towards(a, moved) if scale else (None,) * len(a.architecture.layers)
     residuals = best.residuals()
     return Alignment(
         b.replace(turned(moved, counts).parameters.to(b.dtype)),
@@ -143,59 +139,31 @@ def _align(a: Networks, b: Networks, inputs: Tensor | None, share: float, scale:
     )
 
 
+def _search(left: Networks, right: Networks, inputs: Tensor | None, share: float, scale: bool) -> Search:
+    """Match networks that are balanced: the best of three starts for each pair."""
+    states = signatures(left, inputs), signatures(right, inputs)
+    answers = (states[0].answers, states[1].answers) if share else None
+    best = Search(left, right, signs=scale, answers=answers, weight=share)
+    start = best.at(torch.arange(len(best)))
+    for begin in (
+        lambda search, rows: search.start_from_states(*(s.at(rows) for s in states)),
+        lambda search, rows: search.start_from_weights(),
+        lambda search, rows: search.start_from_weights(backwards=True),
+    ):
+        rows = (best.objective() > _NOTHING).nonzero()[:, 0]
+        if not len(rows):
+            break
+        other = start.at(rows)
+        begin(other, rows)
+        other.refine()
+        better = other.objective() < best.objective()[rows] - _NOTHING
+        best.put(rows[better], other.at(better.nonzero()[:, 0]))
+    return best
+
+
 def tolerance(a: Networks, b: Networks) -> float:
     """What rounding may leave of a relative error."""
     return max(1e-10, 16 * max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps))
-
-
-def turned(networks: Networks, counts: tuple[Tensor | None, ...]) -> Networks:
-    """Turn the phases of sine neurons by half turns, which changes no function.
-
-    Arguments:
-        networks: Any.
-        counts: Per layer (B, n), whole numbers, odd ones only where no residual connection enters; or None.
-    """
-    found = []
-    for term, x in zip(terms(networks.architecture), split(networks), strict=True):
-        count = None if term.target is None else counts[term.target]
-        if count is not None and term.target is not None:
-            odd = (1 - 2 * count.remainder(2)).to(x)
-            x = x * odd.reshape(*odd.shape, *[1] * (x.dim() - 2))
-            if term.segment.kind == "bias":
-                x = x + count.to(x) * (turns(networks.architecture, term.target) or 0.0)
-        found.append(x.flatten(1))
-    return networks.replace(torch.cat(found, dim=1)) if found else networks
-
-
-def _turns_towards(a: Networks, b: Networks) -> tuple[Tensor | None, ...]:
-    """The half turns that bring the sine neurons of b nearest to those of a, which are in place already."""
-    architecture = a.architecture
-    exact = a.detach().to(dtype=torch.float64)
-    found: list[Tensor | None] = []
-    for i in range(len(architecture.layers)):
-        half = turns(architecture, i)
-        if half is None:
-            found.append(None)
-            continue
-        costs, counts = [], []
-        for odd in (0, 1) if mirrors(architecture, i) else (0,):
-            factor, cost = (-1.0 if odd else 1.0), torch.zeros(())
-            for term, x, y in zip(terms(architecture), split(exact), split(b), strict=True):
-                if term.target != i:
-                    continue
-                apart = x - factor * y
-                if term.segment.kind == "bias":
-                    count = nearest(apart / half, odd)
-                    counts.append(count)
-                    apart = apart - count * half
-                size = (x.square().flatten(1).mean(1) + y.square().flatten(1).mean(1)).clamp_min(1e-300)
-                cost = cost + apart.square().flatten(2).sum(2) / size[:, None] if apart.dim() > 2 else (
-                    cost + apart.square() / size[:, None]
-                )
-            costs.append(cost)
-        which = torch.stack(costs).argmin(0, keepdim=True)
-        found.append(torch.stack(counts).gather(0, which)[0])
-    return tuple(found)
 
 
 def _mean(architecture: Architecture, residuals: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -21,11 +21,13 @@ from torch import Tensor
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
+from .phases import nearest
 from .states import States
 from .structure import Family, Term, families, mirrors, split, terms, turns
 
 _SWEEPS = 100
 _LESS = 1e-12  # what counts as smaller
+_SIZES = 0.05  # how much sizes count beside answers and gradients
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,15 @@ class Likeness:
     Arguments:
         into: Inner products of what enters them.
         out: Inner products of what leaves them.
-        bias: For layers with phases, the two biases with their weight: (B, n), (B, n), (B,).
+        apart: For layers with phases, for equal and opposite signs, how far their phases are from whole turns, in
+            half turns; with the weight (B, 1, 1) of its square.
+        still: What no sign or phase changes.
     """
 
     into: dict[int, Tensor]
     out: dict[int, Tensor]
-    bias: dict[int, tuple[Tensor, Tensor, Tensor]]
+    apart: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    still: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,8 @@ class Search:
         for family in families(self.architecture):
             into = {i: a.gradients[i] @ b.gradients[i].mT for i in family.layers}
             out = {i: a.answers[i] @ b.answers[i].mT for i in family.layers}
-            self.move(family, self._choose(family, Likeness(into, out, {})))
+            still = {i: -_SIZES * torch.cdist(a.sizes[i], b.sizes[i]).square() for i in family.layers}
+            self.move(family, self._choose(family, Likeness(into, out, still=still)))
 
     def start_from_weights(self, *, backwards: bool = False) -> None:
         """Match family after family from one end, by the tensors whose other end is in place."""
@@ -196,81 +202,77 @@ class Search:
         shape = (len(self), *[a.layers[family.layers[0]].size] * 2)
         into = {i: self.weights[0].new_zeros(shape) for i in family.layers}
         out = {i: self.weights[0].new_zeros(shape) for i in family.layers}
-        bias = {}
+        apart = {}
         for term, x, y, w in zip(self.terms, self.left, self.right, self.weights, strict=True):
-            t, s = term.target, term.source
+            t, s, c = term.target, term.source, w[:, None, None]
             if t in into:
-                if term.segment.kind == "bias" and turns(a, t) is not None:
-                    bias[t] = (x, y, w)
+                half = self._half(t)
+                if term.segment.kind == "bias" and half is not None:
+                    apart[t] = _apart(x, y, half), _apart(x, -y, half), 0.5 * half**2 * c
                 elif s is None or s in placed:
-                    into[t] = into[t] + w[:, None, None] * (_rows(x) @ _rows(y).mT)
+                    into[t] = torch.baddbmm(into[t], _rows(x * c.reshape(-1, *[1] * (x.dim() - 1))), _rows(y).mT)
             if s in out and t in placed:
-                out[s] = out[s] + w[:, None, None] * (_rows(x.transpose(1, 2)) @ _rows(y.transpose(1, 2)).mT)
+                out[s] = torch.baddbmm(out[s], _rows(x.transpose(1, 2)) * c, _rows(y.transpose(1, 2)).mT)
         for i in family.layers:
             if i in self.answers:
                 x, y, w = self.answers[i]
-                out[i] = out[i] + w[:, None, None] * (x @ y.mT)
-        return Likeness(into, out, bias)
+                out[i] = torch.baddbmm(out[i], x * w[:, None, None], y.mT)
+        return Likeness(into, out, apart)
 
     def _choose(self, family: Family, like: Likeness) -> Move:
         """The best neuron of B for each of A, with the best sign and phase of each pair."""
         a = self.architecture
-        totals = {}
+        totals: dict[tuple[int, ...], list[Tensor]] = {}
         for members in family.classes:
             signs = (1.0, -1.0) if self.signs and a.groups[members[0]].signs else (1.0,)
-            totals[members] = [
-                sum((self._layer(i, like, s)[0] for i in members), start=torch.zeros_like(like.into[members[0]]))
-                for s in signs
-            ]
-        best = sum((torch.stack(t).amax(0) for t in totals.values()), start=torch.zeros(()))
+            totals[members] = [_total([self._gain(i, like, s) for i in members]) for s in signs]
+        best = _total([*(_largest(t) for t in totals.values()), *like.still.values()])
         order = _assign(best) if family.permuted else torch.arange(best.shape[1]).expand(best.shape[0], -1)
         order = order.to(best.device)
         sign, turn = {}, {}
         for members, total in totals.items():
-            picked = torch.stack([t.gather(2, order[..., None])[..., 0] for t in total])
-            chosen = 1.0 - 2.0 * picked.argmax(0)
+            picked = [_picked(t, order) for t in total]
+            chosen = 1.0 - 2.0 * (picked[-1] > picked[0] + _LESS).double()
             for i in members:
                 sign[i] = chosen
-                if turns(a, i) is not None:
-                    counts = torch.stack([self._layer(i, like, s, order)[1] for s in (1.0, -1.0)])
-                    turn[i] = torch.where(chosen > 0, counts[0], counts[1])
+                if self._half(i) is not None:
+                    turn[i] = self._turn(i, like, order, chosen)
         return Move(order, sign, turn)
 
-    def _layer(self, i: int, like: Likeness, sign: float, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The gain of pairs of neurons of one layer under a sign, and the half turns that it takes.
+    def _half(self, layer: int) -> float | None:
+        """Half a turn of a layer's biases, if they may turn."""
+        return turns(self.architecture, layer) if self.signs else None
 
-        Arguments:
-            i: The layer.
-            like: Its likeness.
-            sign: Of the neuron.
-            order: If given, only the pairs (i, order[i]), as (B, n), instead of all (B, n, n).
-        """
+    def _gain(self, i: int, like: Likeness, sign: float) -> Tensor:
+        """What each pair (B, n, n) of neurons of a layer gains under a sign, with its best phase."""
         a = self.architecture
-
-        def pick(x: Tensor) -> Tensor:
-            return x if order is None else x.gather(2, order[..., None])[..., 0]
-
-        into, out = pick(like.into[i]), pick(like.out[i])
         sent = -1.0 if sign < 0 and not a.phis[i].even else 1.0
-        half = turns(a, i)
-        if half is None:
-            return sign * into + sent * out, torch.zeros_like(into)
+        gain = sign * like.into[i]
+        if i in like.apart:
+            equal, opposite, c = like.apart[i]
+            equal, opposite = (equal, opposite) if sign > 0 else (opposite, equal)
+            gain = gain - c * equal.square()
+            if mirrors(a, i):
+                gain = torch.maximum(gain, -sign * like.into[i] - c * (1 - opposite).square())
+        elif self._half(i) is not None and mirrors(a, i):
+            gain = gain.abs()
+        return gain + sent * like.out[i]
+
+    def _turn(self, i: int, like: Likeness, order: Tensor, sign: Tensor) -> Tensor:
+        """How many half turns (B, n) the neurons of a layer take once order and signs are chosen."""
+        half = self._half(i)
+        assert half is not None
+        n = next(n for n, t in enumerate(self.terms) if t.target == i and t.segment.kind == "bias")
+        x, y, into = self.left[n], self.right[n].gather(1, order), _picked(like.into[i], order)
         options = []
-        for odd in (0, 1) if self.signs and mirrors(a, i) else (0,):
-            factor = -sign if odd else sign
-            gain, count = factor * into, torch.zeros_like(into)
-            if i in like.bias:
-                x, y, w = like.bias[i]
-                apart = pick(x[:, :, None] - factor * y[:, None, :])
-                count = nearest(apart / half, odd) if self.signs else count
-                gain = gain - 0.5 * w.reshape(-1, *[1] * (gain.dim() - 1)) * (apart - count * half).square()
-            else:
-                count = count + odd
-            options.append((gain, count))
-        gains = torch.stack([g for g, _ in options])
-        which = gains.argmax(0, keepdim=True)
-        counts = torch.stack([c for _, c in options]).gather(0, which)[0]
-        return gains.amax(0) + sent * out, counts
+        for odd in (0, 1) if mirrors(self.architecture, i) else (0,):
+            factor = sign * (1 - 2 * odd)
+            apart = x - factor * y
+            count = nearest(apart / half, odd)
+            c = 0.5 * self.weights[n][:, None] if i in like.apart else 0.0
+            options.append((factor * into - c * (apart - count * half).square(), count))
+        (gain, count), (other, odd_count) = options[0], options[-1]
+        return torch.where(other > gain + _LESS, odd_count, count)
 
     def move(self, family: Family, move: Move) -> None:
         """Carry out a move."""
@@ -299,9 +301,26 @@ class Search:
                 self.answers[i] = x, _taken(y, move.order, 1) * _along(leaving[i], y, 1), w
 
 
-def nearest(count: Tensor, odd: int) -> Tensor:
-    """The nearest whole number of the given parity."""
-    return 2 * ((count - odd) / 2).round() + odd
+def _apart(x: Tensor, y: Tensor, half: float) -> Tensor:
+    """How far (B, n, n) phases (B, n) are from whole turns of each other, from 0 to 1 in half turns."""
+    count = (x[:, :, None] - y[:, None, :]) / half
+    return (count - 2 * (count / 2).round()).abs()
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _largest(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.maximum(parts[0], parts[1])
+
+
+def _picked(x: Tensor, order: Tensor) -> Tensor:
+    """The entries (i, order[i]) of matrices (B, n, n), as (B, n)."""
+    return x.gather(2, order[..., None])[..., 0]
 
 
 def _both(x: Tensor, y: Tensor) -> Tensor:
@@ -327,5 +346,8 @@ def _taken(x: Tensor, order: Tensor, dim: int) -> Tensor:
 
 def _assign(gain: Tensor) -> Tensor:
     """Per pair of networks the assignment of largest total gain: (B, n, n) to (B, n)."""
+    # Gains that differ by rounding are equal, or else rounding would decide between them.
+    size = gain.abs().amax((1, 2), keepdim=True)
+    gain = (gain * (2.0**36 / torch.where(size > 0, size, 1.0))).round()
     found = [linear_sum_assignment(g, maximize=True)[1] for g in gain.cpu().numpy()]
     return torch.stack([torch.from_numpy(columns) for columns in found])

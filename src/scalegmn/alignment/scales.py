@@ -28,18 +28,15 @@ _FURTHEST = 30.0
 
 
 def equalising(networks: Networks, size: Size = "sum") -> Transform:
-    """The transform to equal incoming and outgoing size of every neuron that scales.
+    """The transform to equal incoming and outgoing size of every neuron that scales, and to canonical signs.
 
     Arguments:
         networks: Any.
         size: Compare sums of squares (biases included), or largest entries (of weights alone).
     """
     a = networks.architecture
-    ones = Transform.identity(a, len(networks)).to(networks.device)
+    start = canonical.scaling(networks)
     slots = _scaled(a)
-    if not slots:
-        return ones
-    start = Transform(a, ones.permutations, tuple(s.abs() for s in canonical.scaling(networks).scales))
     exact = start.apply(networks.to(dtype=torch.float64).detach())
     sizes = _sizes(exact, size)
     u = {slot: exact.parameters.new_zeros(len(networks), a.layers[layers[0]].size) for slot, layers in slots.items()}
@@ -56,7 +53,7 @@ def equalising(networks: Networks, size: Size = "sum") -> Transform:
     for slot, layers in slots.items():
         for i in layers:
             scales[i] = scales[i] * u[slot].exp()
-    return Transform(a, ones.permutations, tuple(scales))
+    return Transform(a, start.permutations, tuple(scales))
 
 
 def _scaled(a: Architecture) -> dict[int, list[int]]:

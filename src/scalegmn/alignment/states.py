@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.networks import Networks
 from ..testing import random_inputs
+from .structure import split, terms
 
 _PROBES = 64
 _PLACES = 16  # of each map
@@ -26,10 +27,17 @@ class States:
     Arguments:
         answers: Per layer (B, n, h), centred post-activations; they move with the sign of phi(q).
         gradients: Per layer (B, n, h), of random functions of the output; they move with the sign of q.
+        sizes: Per layer (B, n, h), how large the weights are that enter and leave; no sign moves them. They tell apart
+            neurons that say nothing.
     """
 
     answers: tuple[Tensor, ...]
     gradients: tuple[Tensor, ...]
+    sizes: tuple[Tensor, ...]
+
+    def at(self, rows: Tensor) -> States:
+        """Those of some of the networks."""
+        return States(*(tuple(x[rows] for x in part) for part in (self.answers, self.gradients, self.sizes)))
 
 
 def default_inputs(networks: Networks, count: int = _PROBES) -> Tensor:
@@ -42,7 +50,7 @@ def signatures(networks: Networks, inputs: Tensor | None = None) -> States:
     """The states of all neurons.
 
     Arguments:
-        networks: Any, in float64.
+        networks: Balanced, in float64.
         inputs: As in `Networks.evaluate`; random ones where omitted.
     """
     x = default_inputs(networks) if inputs is None else inputs
@@ -54,7 +62,18 @@ def signatures(networks: Networks, inputs: Tensor | None = None) -> States:
         direction = torch.randn(1, posts[-1].shape[1], outputs, generator=draw, dtype=torch.float64)
         direction = direction.reshape(*direction.shape, *[1] * (posts[-1].dim() - 3)).to(posts[-1])
         gradients = tuple(unit(g.transpose(1, 2)) for g in networks.gradients(x, direction))
-    return States(answers, gradients)
+    return States(answers, gradients, _sizes(networks))
+
+
+def _sizes(networks: Networks) -> tuple[Tensor, ...]:
+    """Per layer (B, n, h), the norms of each neuron's part of every tensor, relative to the layer's mean."""
+    found: list[list[Tensor]] = [[torch.ones_like(networks.parameters[:, :1])] for _ in networks.architecture.layers]
+    for term, x in zip(terms(networks.architecture), split(networks), strict=True):
+        for layer, dim in ((term.target, 1), (term.source, 2)):
+            if layer is not None:
+                rows = x.transpose(1, dim).reshape(x.shape[0], x.shape[dim], -1).norm(dim=2)
+                found[layer].append(rows / rows.mean(1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny))
+    return tuple(torch.stack([f.expand_as(rows[-1]) for f in rows], dim=2) for rows in found)
 
 
 def features(post: Tensor) -> Tensor:
