@@ -27,7 +27,8 @@ class Alignment:
     r"""How b was brought onto a, for each of B pairs.
 
     Distances are root mean squares over all parameters of the error relative to the tensor they are in,
-    \(d^2 = \sum_t \frac{P_t}{P} \frac{|A_t - B_t|^2}{|A_t|^2 + |B_t|^2}\): 0 for equal networks, about 1 for unrelated ones.
+    \(d^2 = \sum_t \frac{P_t}{P} \frac{|A_t - B_t|^2}{|A_t|^2 + |B_t|^2}\): 0 for equal networks, about 1 for
+    unrelated ones.
 
     Arguments:
         aligned: The networks b, moved: the same functions, in the names and the type they came in.
@@ -145,16 +146,15 @@ def _search(left: Networks, right: Networks, inputs: Tensor | None, share: float
     answers = (states[0].answers, states[1].answers) if share else None
     best = Search(left, right, signs=scale, answers=answers, weight=share)
     start = best.at(torch.arange(len(best)))
-    for begin in (
-        lambda search, rows: search.start_from_states(*(s.at(rows) for s in states)),
-        lambda search, rows: search.start_from_weights(),
-        lambda search, rows: search.start_from_weights(backwards=True),
-    ):
+    for begin in ("states", "forwards", "backwards"):
         rows = (best.objective() > _NOTHING).nonzero()[:, 0]
         if not len(rows):
             break
         other = start.at(rows)
-        begin(other, rows)
+        if begin == "states":
+            other.start_from_states(states[0].at(rows), states[1].at(rows))
+        else:
+            other.start_from_weights(backwards=begin == "backwards")
         other.refine()
         better = other.objective() < best.objective()[rows] - _NOTHING
         best.put(rows[better], other.at(better.nonzero()[:, 0]))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..core.transform import Transform
 from .scales import equalising
@@ -46,6 +45,7 @@ def balance(networks: Networks, *, int8: bool = False, inputs: Tensor | None = N
         int8: Also measure what 8 bits per weight, one step per tensor, do to the outputs.
         inputs: For that, as in `Networks.evaluate`; random ones where omitted.
 
+    >>> from scalegmn import Architecture
     >>> a = Networks(Architecture.mlp([1, 1, 1], "relu"), torch.tensor([[4.0, 2.0, 1.0, 0.5]]))
     >>> balance(a).networks.parameters.tolist()
     [[2.0, 1.0, 2.0, 0.5]]
@@ -106,4 +106,5 @@ def imbalance(networks: Networks) -> Tensor:
                 part = size.amax(over)
                 lost = part.amax(1, keepdim=True).log2() - part.log2()
                 found.append(torch.where(part > 0, lost, 0.0))
-    return torch.cat(found, dim=1).mean(1) if found else networks.parameters.new_zeros(len(networks))
+    nothing = networks.parameters.new_zeros(len(networks), 1)
+    return torch.cat(found or [nothing], dim=1).mean(1)

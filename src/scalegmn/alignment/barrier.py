@@ -24,8 +24,8 @@ class Barrier:
 
     Arguments:
         at: Positions (P,), from 0 at the first network to 1 at the second.
-        curves: Losses (P,) with the second network `as stored`, `permuted`, `aligned` (scales, signs and phases too), and
-            aligned with statistics `restored`, where data were given.
+        curves: Losses (P,) with the second network `as stored`, `permuted`, `aligned` (scales, signs and phases too),
+            and aligned with statistics `restored`, where data were given.
     """
 
     at: Tensor

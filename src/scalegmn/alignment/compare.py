@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..core.transform import Transform
 from .align import Alignment, align, pairs
 from .states import default_inputs
 
@@ -29,6 +27,7 @@ def distance(a: Networks, b: Networks, *, inputs: Tensor | None = None) -> Tenso
         a, b: Networks of one architecture: pairs, or one of either for all of the other.
         inputs: As in `align`.
 
+    >>> from scalegmn import Architecture, Transform
     >>> a = Networks(Architecture.mlp([2, 8, 1], "relu"), torch.randn(1, 33, dtype=torch.float64))
     >>> round(float(distance(a, Transform.sample(a.architecture, 1).apply(a))), 9)
     0.0
@@ -60,6 +59,7 @@ def same(a: Networks, b: Networks) -> Same:
     Arguments:
         a, b: Networks of one architecture: pairs, or one of either for all of the other.
 
+    >>> from scalegmn import Architecture, Transform
     >>> a = Networks(Architecture.mlp([2, 8, 1], "relu"), torch.randn(2, 33))
     >>> bool(same(a, Transform.sample(a.architecture, 2).apply(a))), bool(same(a[0], a[1]))
     (True, False)

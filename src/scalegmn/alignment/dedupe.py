@@ -77,9 +77,8 @@ def find_copies(
         if not len(hopeful):
             continue
         found = align(a[hopeful], b[hopeful])
-        for (i, j), d, exact in zip(pairs[hopeful].tolist(), found.distance.tolist(), found.exact.tolist(), strict=True):
-            if exact or d <= near:
-                links.append(Link(i, j, "same" if exact else "near", d))
+        rows = zip(pairs[hopeful].tolist(), found.distance.tolist(), found.exact.tolist(), strict=True)
+        links += [Link(i, j, "same" if exact else "near", d) for (i, j), d, exact in rows if exact or d <= near]
     return Copies(links, len(candidates))
 
 

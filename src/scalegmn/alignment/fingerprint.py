@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..core.transform import Transform
-from .align import balanced
 from .states import default_inputs, unit
 from .structure import turns
 
@@ -34,8 +31,8 @@ class Fingerprint:
     def digests(self) -> list[str]:
         """Sixteen hexadecimal digits per network, of the vector in coarse steps.
 
-        Networks of one orbit share them, unless rounding lies across a step: in float64 never in practice, in float32 about
-        once in a thousand. Networks that share one are all but certainly the same; `same` tells.
+        Networks of one orbit share them, unless rounding lies across a step: in float64 never in practice, in
+        float32 about once in a thousand. Networks that share one are all but certainly the same; `same` tells.
         """
         steps = (self.vectors / _STEP).round().to(torch.int16).cpu().numpy()
         return [hashlib.sha256(row.astype("<i2").tobytes()).hexdigest()[:16] for row in steps]
@@ -44,19 +41,21 @@ class Fingerprint:
 def fingerprint(networks: Networks) -> Fingerprint:
     r"""Invariant vectors of networks.
 
-    In each layer, the products \(|z_i g_i|\) of a neuron's answers to fixed random inputs and of its gradients are free of
-    scales and signs, and their means over the neurons free of order. These, and the outputs, are projected to 32
-    numbers.
+    In each layer, the products \(|z_i g_i|\) of a neuron's answers to fixed random inputs and of its gradients are
+    free of scales and signs, and their means over the neurons free of order. These, and the outputs, are projected
+    to 32 numbers.
 
     Arguments:
         networks: Any.
 
+    >>> from scalegmn import Architecture, Transform
     >>> a = Networks(Architecture.mlp([2, 8, 1], "relu"), torch.randn(1, 33, dtype=torch.float64))
     >>> moved = Transform.sample(a.architecture, 1).apply(a)
     >>> fingerprint(a).digests == fingerprint(moved).digests
     True
     """
-    step = max(1, _CHUNK // (64 * sum(layer.size for layer in networks.architecture.layers) + networks.architecture.parameters))
+    a = networks.architecture
+    step = max(1, _CHUNK // (64 * sum(layer.size for layer in a.layers) + a.parameters))
     parts = [_vectors(networks[i : i + step]) for i in range(0, len(networks), step)]
     return Fingerprint(torch.cat(parts) if parts else networks.parameters.new_zeros(0, WIDTH, dtype=torch.float64))
 
@@ -77,4 +76,5 @@ def _vectors(networks: Networks) -> Tensor:
     found = torch.cat([p - p.mean(1, keepdim=True) for p in parts], dim=1)
     draw = torch.Generator().manual_seed(found.shape[1])
     projection = torch.randn(found.shape[1], WIDTH, generator=draw, dtype=torch.float64).to(found)
-    return found @ projection / (WIDTH * len(parts)) ** 0.5
+    vectors: Tensor = found @ projection / (WIDTH * len(parts)) ** 0.5
+    return vectors

@@ -4,8 +4,8 @@ For pairs (A, B) of balanced networks the search minimises
 
     sum over tensors of  c |A - g B|^2
 
-over permutations, signs and phases g, which leave the norms as they are. With all but one family of layers in place, the
-sum is a linear assignment problem of its neurons, in which each candidate pair of neurons takes its best sign and
+over permutations, signs and phases g, which leave the norms as they are. With all but one family of layers in place,
+the sum is a linear assignment problem of its neurons, in which each candidate pair of neurons takes its best sign and
 phase; so no step makes the sum larger (weight matching, Ainsworth et al. 2023, extended to signs, phases and ties).
 """
 

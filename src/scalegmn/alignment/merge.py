@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.architecture import Architecture, Skip
+from ..core.architecture import Skip
 from ..core.networks import Networks
-from ..core.transform import Transform
 from ..errors import ScaleGMNError
 from .align import align
 from .structure import joined, split, terms
@@ -29,9 +28,10 @@ def merge(
         how: `average` aligns all to the first; `mean` aligns them to their running mean again and again until nothing
             changes (Ainsworth et al. 2023); `interpolate` goes a part of the way from the first to the second.
         at: With `interpolate`, which part: 0 is the first network, 1 the second.
-        inputs: Data. If given, neurons are matched by their answers too, and the merged network's neurons take the mean and
-            the deviation that those of its parents have on it (REPAIR, Jordan et al. 2023).
+        inputs: Data. If given, neurons are matched by their answers too, and the merged network's neurons take the
+            mean and the deviation that those of its parents have on it (REPAIR, Jordan et al. 2023).
 
+    >>> from scalegmn import Architecture, Transform
     >>> a = Networks(Architecture.mlp([2, 8, 1], "tanh"), torch.randn(1, 33, dtype=torch.float64))
     >>> torch.allclose(merge([a, Transform.sample(a.architecture, 1).apply(a)]).parameters, a.parameters)
     True
@@ -61,9 +61,9 @@ def _together(batch: Networks, inputs: Tensor | None, *, repeat: bool) -> Networ
     """All networks in float64, aligned to the first, or to their running mean in the frame of the first."""
     exact = Networks(batch.architecture, batch.parameters.detach().double())
     together = Networks.cat([exact[:1], align(exact[:1], exact[1:], inputs=inputs).aligned])
-    spread = torch.inf
+    spread, equal = torch.inf, exact.parameters.new_full((len(batch),), 1 / len(batch))
     for _ in range(_ROUNDS if repeat else 0):
-        found = align(blend(together, exact.parameters.new_full((len(batch),), 1 / len(batch))), together, inputs=inputs)
+        found = align(blend(together, equal), together, inputs=inputs)
         now = float(found.distance.square().sum())
         if not now < spread - 1e-12:
             break
@@ -75,8 +75,8 @@ def restored(merged: Networks, parents: Networks, shares: Sequence[float], input
     r"""Give every hidden neuron of a merged network the mean and deviation that its parents' neurons have.
 
     Averaging shrinks the variance of pre-activations layer by layer. From the input on, what enters a neuron is
-    multiplied by \(\sigma / \sigma'\) and shifted by \(\mu - \mu' \sigma / \sigma'\) (Jordan et al. 2023); of a residual
-    addition, the branch.
+    multiplied by \(\sigma / \sigma'\) and shifted by \(\mu - \mu' \sigma / \sigma'\) (Jordan et al. 2023); of a
+    residual addition, the branch.
 
     Arguments:
         merged: One network.

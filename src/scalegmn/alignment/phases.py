@@ -1,4 +1,4 @@
-"""Phases of sine neurons: a neuron keeps its output when its phase makes whole turns, or half turns with its weights' sign."""
+"""Phases of sine neurons: whole turns change nothing, half turns nothing if the incoming weights change sign."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 r"""Scales made equal: the member of an orbit whose neurons receive as much as they send.
 
-With squared sizes \(M_{ts}\) of weights, multipliers \(q\) turn them into \(M_{ts} q_t^2 / \phi(q_s)^2\). Their sum is a convex
-function of \(\log q\), and its minimum over the scales of one class is known in closed form; going through the classes
-in turn is Osborne's balancing of matrices (Osborne 1960) and, with largest entries instead of sums, cross-layer
+With squared sizes \(M_{ts}\) of weights, multipliers \(q\) turn them into \(M_{ts} q_t^2 / \phi(q_s)^2\). Their sum is a
+convex function of \(\log q\), and its minimum over the scales of one class is known in closed form; going through the
+classes in turn is Osborne's balancing of matrices (Osborne 1960) and, with largest entries instead of sums, cross-layer
 equalisation (Nagel et al. 2019).
 """
 
@@ -21,7 +21,7 @@ from .structure import Term, split, terms
 
 Size = Literal["sum", "largest"]
 
-# The start is the canonical scale of the orbit, so that any number of rounds ends at the same place for all its members.
+# The start is the canonical scale of the orbit, so that after any number of rounds all its members are at one place.
 _ROUNDS = 60
 # Neurons that hear nothing, or that nobody hears, would shrink for ever.
 _FURTHEST = 30.0

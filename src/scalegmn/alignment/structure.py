@@ -73,17 +73,19 @@ def terms(architecture: Architecture) -> tuple[Term, ...]:
 @cache
 def families(architecture: Architecture) -> tuple[Family, ...]:
     """The families of an architecture, in the order of their first layers."""
-    layers: dict[object, list[int]] = {}
+    layers: dict[tuple[bool, int], list[int]] = {}
     for i, slot in enumerate(architecture.slots):
-        if slot is not None or turns(architecture, i) is not None:
-            layers.setdefault(("free", slot) if slot is not None else ("fixed", i), []).append(i)
+        if slot is not None:
+            layers.setdefault((True, slot), []).append(i)
+        elif turns(architecture, i) is not None:
+            layers.setdefault((False, i), []).append(i)
     found = []
-    for (kind, _), members in layers.items():  # type: ignore[misc]
-        classes: dict[object, list[int]] = {}
+    for (permuted, _), members in layers.items():
+        classes: dict[tuple[bool, int], list[int]] = {}
         for i in members:
             tie = architecture.scale_slots[i]
-            classes.setdefault(("alone", i) if tie is None else tie, []).append(i)
-        found.append(Family(tuple(members), tuple(map(tuple, classes.values())), kind == "free"))
+            classes.setdefault((False, i) if tie is None else (True, tie), []).append(i)
+        found.append(Family(tuple(members), tuple(map(tuple, classes.values())), permuted))
     return tuple(found)
 
 
