@@ -1,6 +1,6 @@
 r"""Scales made equal: the member of an orbit whose neurons receive as much as they send.
 
-With squared sizes \(M_{ts}\) of weights, multipliers \(q\) turn them into \(M_{ts} q_t^2 / \phi(q_s)^2\). Their sum is a
+Multipliers \(q\) turn the squared sizes \(M_{ts}\) of weights into \(M_{ts} q_t^2 / \phi(q_s)^2\). Their sum is a
 convex function of \(\log q\), and its minimum over the scales of one class is known in closed form; going through the
 classes in turn is Osborne's balancing of matrices (Osborne 1960) and, with largest entries instead of sums, cross-layer
 equalisation (Nagel et al. 2019).
