@@ -163,7 +163,7 @@ def _search(left: Networks, right: Networks, inputs: Tensor | None, share: float
 
 def tolerance(a: Networks, b: Networks) -> float:
     """What rounding may leave of a relative error."""
-    return max(1e-10, 16 * max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps))
+    return max(1e-9, 16 * max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps))
 
 
 def _mean(architecture: Architecture, residuals: Tensor) -> Tensor:

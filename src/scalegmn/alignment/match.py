@@ -27,6 +27,7 @@ from .structure import Family, Term, families, mirrors, split, terms, turns
 
 _SWEEPS = 100
 _LESS = 1e-12  # what counts as smaller
+_SMALLEST = 1e-3  # of a tensor beside others that enter its layer, such as a bias beside weights
 _SIZES = 0.05  # how much sizes count beside answers and gradients
 
 
@@ -86,8 +87,9 @@ class Search:
         self.signs = signs
         self.terms: tuple[Term, ...] = terms(a.architecture)
         self.left, self.right = split(a), [x.clone() for x in split(b)]
+        self.norms = _norms(self.terms, self.left, self.right)
         sizes = [t.segment.size * (1 - weight) / a.architecture.parameters for t in self.terms]
-        self.weights = [share / _both(x, y) for share, x, y in zip(sizes, self.left, self.right, strict=True)]
+        self.weights = [share / norm for share, norm in zip(sizes, self.norms, strict=True)]
         self.answers: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         if answers is not None:
             inner = [i for f in families(a.architecture) for i in f.layers if f.permuted]
@@ -105,7 +107,7 @@ class Search:
         """Some of the pairs, to search further on their own."""
         found = copy(self)
         found.left, found.right = [x[rows] for x in self.left], [x[rows] for x in self.right]
-        found.weights = [w[rows] for w in self.weights]
+        found.weights, found.norms = [w[rows] for w in self.weights], [w[rows] for w in self.norms]
         found.answers = {i: (x[rows], y[rows], w[rows]) for i, (x, y, w) in self.answers.items()}
         found.order, found.sign = [p[rows] for p in self.order], [s[rows] for s in self.sign]
         return found
@@ -120,10 +122,10 @@ class Search:
             y[rows] = other.answers[i][1]
 
     def residuals(self) -> Tensor:
-        """Per term, |A - B| relative to (|A|^2 + |B|^2)^1/2: (B, terms)."""
+        """Per term (B, terms), |A - B| relative to (|A|^2 + |B|^2)^1/2 as it was at first."""
         found = [
-            ((x - y).square().flatten(1).sum(1) / _both(x, y)).sqrt()
-            for x, y in zip(self.left, self.right, strict=True)
+            ((x - y).square().flatten(1).sum(1) / norm).sqrt()
+            for x, y, norm in zip(self.left, self.right, self.norms, strict=True)
         ]
         return torch.stack(found, dim=1)
 
@@ -327,6 +329,16 @@ def _both(x: Tensor, y: Tensor) -> Tensor:
     """The squared norms (B,) of two tensors together; 1 where both vanish."""
     total = x.square().flatten(1).sum(1) + y.square().flatten(1).sum(1)
     return torch.where(total > 0, total, 1.0)
+
+
+def _norms(terms: Sequence[Term], left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
+    """The squared norms (B,) of terms in both networks; a tensor far below others of its layer is no unit of its own."""
+    sizes = [_both(x, y) / t.segment.size for t, x, y in zip(terms, left, right, strict=True)]
+    found = []
+    for term, size in zip(terms, sizes, strict=True):
+        layer = [s for t, s in zip(terms, sizes, strict=True) if t.target == term.target]
+        found.append(term.segment.size * torch.maximum(size, _SMALLEST**2 * torch.stack(layer).amax(0)))
+    return found
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -59,11 +59,13 @@ def _layer(a: Networks, b: Networks, layer: int) -> Tensor:
     for odd in (0, 1) if mirrors(architecture, layer) else (0,):
         cost = a.parameters.new_zeros(len(a), architecture.layers[layer].size)
         for term, x, y in both:
-            apart = x - (1 - 2 * odd) * y
+            apart, size = x - (1 - 2 * odd) * y, x.square() + y.square()
             if term.segment.kind == "bias":
+                # Not relative to the bias of b, which may be any number of turns away.
+                size = x.square() + half**2
                 counts.append(nearest(apart / half, odd))
                 apart = apart - counts[-1] * half
-            size = (x.square() + y.square()).flatten(1).mean(1, keepdim=True)
+            size = size.flatten(1).mean(1, keepdim=True)
             cost = cost + apart.reshape(*cost.shape, -1).square().sum(2) / torch.where(size > 0, size, 1.0)
         costs.append(cost)
     which = torch.stack(costs).argmin(0, keepdim=True)
