@@ -332,7 +332,7 @@ def _both(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _norms(terms: Sequence[Term], left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
-    """The squared norms (B,) of terms in both networks; a tensor far below others of its layer is no unit of its own."""
+    """The squared norms (B,) of terms in both networks; one far below others of its layer is no unit of its own."""
     sizes = [_both(x, y) / t.segment.size for t, x, y in zip(terms, left, right, strict=True)]
     found = []
     for term, size in zip(terms, sizes, strict=True):

@@ -40,15 +40,17 @@ def equalising(networks: Networks, size: Size = "sum") -> Transform:
     exact = start.apply(networks.to(dtype=torch.float64).detach())
     sizes = _sizes(exact, size)
     u = {slot: exact.parameters.new_zeros(len(networks), a.layers[layers[0]].size) for slot, layers in slots.items()}
-    for _ in range(_ROUNDS):
-        moved = 0.0
-        for slot, layers in slots.items():
-            step = _step(a, sizes, u, slot, layers, size)
-            new = (u[slot] + step).clamp(-_FURTHEST, _FURTHEST)
-            moved = max(moved, float((new - u[slot]).abs().max()))
-            u[slot] = new
-        if moved < 1e-14:
-            break
+    # Ranges are first compared relative to those of their tensors; then those of the tensors are made alike.
+    for together in (False, True) if size == "largest" else (False,):
+        for _ in range(_ROUNDS):
+            moved = 0.0
+            for slot, layers in slots.items():
+                step = _step(a, sizes, u, slot, layers, size, together=together)
+                new = (u[slot] + step).clamp(-_FURTHEST, _FURTHEST)
+                moved = max(moved, float((new - u[slot]).abs().max()))
+                u[slot] = new
+            if moved < 1e-13:
+                break
     scales = list(start.scales)
     for slot, layers in slots.items():
         for i in layers:
@@ -82,9 +84,25 @@ def _sizes(networks: Networks, size: Size) -> list[tuple[Term, Tensor]]:
 
 
 def _step(
-    a: Architecture, sizes: list[tuple[Term, Tensor]], u: dict[int, Tensor], slot: int, layers: list[int], size: Size
+    a: Architecture,
+    sizes: list[tuple[Term, Tensor]],
+    u: dict[int, Tensor],
+    slot: int,
+    layers: list[int],
+    size: Size,
+    *,
+    together: bool,
 ) -> Tensor:
-    """The logarithm (B, n) of the factor that makes one class equal, the others as they are."""
+    """The logarithm (B, n) of the factor that makes one class equal, the others as they are.
+
+    Arguments:
+        a: The architecture.
+        sizes: As `_sizes` gives them.
+        u: Logarithms of the factors so far.
+        slot, layers: The class.
+        size: What is compared.
+        together: One factor for all neurons of the class.
+    """
     zero = torch.zeros_like(u[slot])
     received, sent, tied = zero, zero, False
     power = float(a.phis[layers[0]].power)
@@ -99,10 +117,15 @@ def _step(
             now = now * (2 * u[to]).exp().reshape(*u[to].shape, *[1] * (now.dim() - 2))
         if of in u and of is not None and term.source is not None:
             now = now * (-2 * float(a.phis[term.source].power) * u[of]).exp()[:, None]
+        if size == "largest" and not together:
+            whole = now.amax((1, 2), keepdim=True)
+            now = now / torch.where(whole > 0, whole, 1.0)
         if to == slot:
             received = _add(received, now if now.dim() == 2 else _over(now, 2, size), size)
         if of == slot:
             sent = _add(sent, _over(now, 1, size), size)
+    if together:
+        received, sent = (x.amax(1, keepdim=True).expand_as(x) for x in (received, sent))
     factor = power if size == "sum" else 1.0
     both = (received > 0) & (sent > 0)
     ratio = torch.where(both, factor * sent / torch.where(received > 0, received, 1.0), 1.0).log()
