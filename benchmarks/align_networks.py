@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,10 +144,16 @@ def train(module: nn.Module, family: Family, data: Data, seed: int, epochs: int 
     return module.eval()
 
 
+_TRAINED: dict[tuple[str, int, int], nn.Module] = {}
+
+
 def trained(family: Family, data: Data, seed: int, width: int | None = None) -> nn.Module:
-    """A network from a seed."""
-    torch.manual_seed(seed)
-    return train(family.make(width or family.width), family, data, seed)
+    """A network from a seed, trained once in a process."""
+    key = (family.name, seed, width or family.width)
+    if key not in _TRAINED:
+        torch.manual_seed(seed)
+        _TRAINED[key] = train(family.make(key[2]), family, data, seed)
+    return deepcopy(_TRAINED[key])
 
 
 def sirens(data: Data, count: int, steps: int = 300) -> Networks:

@@ -93,9 +93,9 @@ def pairs(a: Networks, b: Networks) -> tuple[Networks, Networks]:
     """Complain about what cannot be compared; repeat a single network for all of the others."""
     if a.architecture != b.architecture:
         raise ScaleGMNError(f"networks: expected one architecture, got {a.architecture.beside(b.architecture)}")
-    if len(a) == len(b):
+    if len(a) == len(b) > 0:
         return a, b
-    if not (len(a) and len(b)) or 1 not in (len(a), len(b)):
+    if 1 not in (len(a), len(b)) or 0 in (len(a), len(b)):
         raise ScaleGMNError(f"networks: expected pairs, or one network and several, got {len(a)} and {len(b)}")
     count = max(len(a), len(b))
     return (a[[0] * count], b) if len(a) == 1 else (a, b[[0] * count])

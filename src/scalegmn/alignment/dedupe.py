@@ -70,7 +70,7 @@ def find_copies(
     """
     candidates = _candidates(fingerprint(networks))
     links = []
-    for pairs in track(list(candidates.split(_BATCH))):
+    for pairs in track(list(candidates.split(_BATCH)) if len(candidates) else []):
         a, b = networks[pairs[:, 0]], networks[pairs[:, 1]]
         # A first match tells most unrelated pairs from the others.
         hopeful = (_first_match(a, b) < 2 * near).nonzero()[:, 0]
