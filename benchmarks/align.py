@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from scalegmn.alignment.align import align
 from scalegmn.alignment.balance import balance, quantised, rounding_error
-from scalegmn.alignment.barrier import Barrier, barrier
+from scalegmn.alignment.barrier import barrier
 from scalegmn.alignment.match import Search
 from scalegmn.alignment.phases import turned, turns_towards
 from scalegmn.alignment.structure import mirrors, split, turns
@@ -209,9 +209,9 @@ def errors_on(family: Family, data: Data) -> Callable[[Networks], Tensor]:
     return loss
 
 
-def merge_part(data: Data, quick: bool) -> tuple[list[Row], Barrier | None]:
+def merge_part(data: Data, quick: bool) -> list[Row]:
     """Barriers of the test error between networks from two seeds, for three widths."""
-    rows, drawn = [], None
+    rows = []
     kinds = {"relu MLP": (32, 128, 512), "tanh MLP": (32, 128, 512), "relu CNN": (8, 16, 32)}
     for family in families(data):
         if family.name not in kinds:
@@ -220,7 +220,6 @@ def merge_part(data: Data, quick: bool) -> tuple[list[Row], Barrier | None]:
             say(f"merge: {family.name}, width {width}")
             a, b = (Networks.from_modules([trained(family, data, seed, width)]) for seed in (0, 1))
             found = barrier(a, b, errors_on(family, data), inputs=family.inputs(data.x[:512]))
-            drawn = found if family.name == "relu MLP" else drawn
             rows.append(
                 {
                     "family": family.name,
@@ -229,7 +228,7 @@ def merge_part(data: Data, quick: bool) -> tuple[list[Row], Barrier | None]:
                     **{f"barrier {name}": height for name, height in found.heights.items()},
                 }
             )
-    return rows, drawn
+    return rows
 
 
 # -- 4. balance ----------------------------------------------------------------------------------------------------
@@ -331,14 +330,13 @@ def main() -> None:
     options = parser.parse_args()
     data = load(options.images, options.root)
     parts: dict[str, list[Row]] = {}
-    drawn = None
     for part in options.only.split(","):
         if part == "planted":
             parts[part] = planted_part(data, options.quick)
         elif part == "copies":
             parts[part] = copies_part(data, options.quick)
         elif part == "merge":
-            parts[part], drawn = merge_part(data, options.quick)
+            parts[part] = merge_part(data, options.quick)
         elif part == "balance":
             parts[part] = balance_part(data, options.quick)
         elif part == "speed":
@@ -351,7 +349,7 @@ def main() -> None:
     if options.figures is not None:
         from align_figures import draw_all
 
-        draw_all(options.figures, data, parts, drawn)
+        draw_all(options.figures, data, parts.get("copies", []))
     if options.json:
         sys.stdout.write(json.dumps(parts, indent=2) + "\n")
 
