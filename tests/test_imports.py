@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "scalegmn"
 
 ORDER = (
-    "errors < files < cluster < core < convert < testing < native < nn < theorem < models < audit < zoo < tasks "
-    "< training < inference < report < reproduce < cli"
+    "errors < files < cluster < core < convert < testing < native < nn < theorem < alignment < models < audit < zoo "
+    "< tasks < training < inference < report < reproduce < cli"
 )
 LEVEL = {name.strip(): level for level, names in enumerate(ORDER.split("<")) for name in names.split(",")}
 UNRESTRICTED = {"cli", "__main__", "__init__"}

@@ -6,6 +6,14 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from scalegmn.alignment.align import Alignment as Alignment
+    from scalegmn.alignment.align import align as align
+    from scalegmn.alignment.balance import balance as balance
+    from scalegmn.alignment.barrier import barrier as barrier
+    from scalegmn.alignment.compare import distance as distance
+    from scalegmn.alignment.compare import same as same
+    from scalegmn.alignment.fingerprint import fingerprint as fingerprint
+    from scalegmn.alignment.merge import merge as merge
     from scalegmn.core.activations import activation as activation
     from scalegmn.core.architecture import Architecture as Architecture
     from scalegmn.core.canonical import canonicalize as canonicalize
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 # Public name -> module that defines it. Names load on first use, so that the command line answers
 # `--help` without loading torch. A test keeps this table and the block above equal.
 _EXPORTS = {
+    "Alignment": "scalegmn.alignment.align",
     "Architecture": "scalegmn.core.architecture",
     "Classifier": "scalegmn.models.base",
     "Editor": "scalegmn.models.base",
@@ -35,8 +44,15 @@ _EXPORTS = {
     "Transform": "scalegmn.core.transform",
     "Zoo": "scalegmn.zoo.store.zoo",
     "activation": "scalegmn.core.activations",
+    "align": "scalegmn.alignment.align",
+    "balance": "scalegmn.alignment.balance",
+    "barrier": "scalegmn.alignment.barrier",
     "canonicalize": "scalegmn.core.canonical",
+    "distance": "scalegmn.alignment.compare",
+    "fingerprint": "scalegmn.alignment.fingerprint",
     "load": "scalegmn.inference.trained",
+    "merge": "scalegmn.alignment.merge",
+    "same": "scalegmn.alignment.compare",
     "train": "scalegmn.inference.train",
 }
 

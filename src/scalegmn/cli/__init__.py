@@ -5,13 +5,17 @@ A command module reads `from scalegmn.cli.application import app, examples`, dec
 `scalegmn --help` stays quick. Then it is imported here.
 """
 
+from scalegmn.cli import balance as balance
 from scalegmn.cli import bench as bench
 from scalegmn.cli import check as check
+from scalegmn.cli import compare as compare
+from scalegmn.cli import dedupe as dedupe
 from scalegmn.cli import demo as demo
 from scalegmn.cli import edit as edit
 from scalegmn.cli import embed as embed
 from scalegmn.cli import evaluate as evaluate
 from scalegmn.cli import inspect as inspect
+from scalegmn.cli import merge as merge
 from scalegmn.cli import models as models
 from scalegmn.cli import predict as predict
 from scalegmn.cli import report as report

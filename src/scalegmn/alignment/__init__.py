@@ -1,0 +1,1 @@
+"""Networks compared, aligned, merged and balanced along their symmetries; nothing here is trained."""

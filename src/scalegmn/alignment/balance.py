@@ -1,0 +1,111 @@
+"""Networks that are kinder to few bits: ranges made equal along the scaling symmetry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.networks import Networks
+from ..core.transform import Transform
+from .scales import equalising
+from .states import default_inputs
+from .structure import joined, split, terms
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Balanced networks, and what that changed, for each of B networks.
+
+    Arguments:
+        networks: The same functions with equal ranges, in the names and the type they came in.
+        transform: The symmetry that led there; only scales.
+        imbalance: Before and after (B,): the bits that a neuron's weights waste on average, because the step of a
+            tensor follows its largest entry.
+        int8: Before and after (B,): the relative error of the outputs when each weight tensor is rounded to 8 bits;
+            None unless asked for.
+    """
+
+    networks: Networks
+    transform: Transform
+    imbalance: tuple[Tensor, Tensor]
+    int8: tuple[Tensor, Tensor] | None
+
+
+def balance(networks: Networks, *, int8: bool = False, inputs: Tensor | None = None) -> Balance:
+    r"""The member of the orbit whose ranges are most alike: cross-layer equalisation (Nagel et al. 2019).
+
+    A neuron whose largest incoming weight is r and whose largest outgoing weight is s is multiplied by
+    \(\sqrt{s / r}\), after which both are \(\sqrt{r s}\); layers that share neurons take turns. Layers without positive
+    scales stay as they are.
+
+    Arguments:
+        networks: Any.
+        int8: Also measure what 8 bits per weight, one step per tensor, do to the outputs.
+        inputs: For that, as in `Networks.evaluate`; random ones where omitted.
+
+    >>> from scalegmn import Architecture
+    >>> a = Networks(Architecture.mlp([1, 1, 1], "relu"), torch.tensor([[4.0, 2.0, 1.0, 0.5]]))
+    >>> balance(a).networks.parameters.tolist()
+    [[2.0, 1.0, 2.0, 0.5]]
+    """
+    found = equalising(networks.detach(), "largest")
+    transform = Transform(found.architecture, found.permutations, tuple(s.abs() for s in found.scales))
+    exact = networks.detach().to(dtype=torch.float64)
+    moved = transform.apply(exact)
+    after = networks.replace(moved.parameters.to(networks.dtype))
+    errors = None
+    if int8:
+        x = default_inputs(exact) if inputs is None else inputs
+        errors = rounding_error(exact, x), rounding_error(moved, x)
+    return Balance(after, transform, (imbalance(exact), imbalance(moved)), errors)
+
+
+def quantised(networks: Networks, bits: int = 8) -> Networks:
+    """Networks whose weight tensors are rounded to a few bits, symmetric, one step per tensor; biases stay.
+
+    Arguments:
+        networks: Any.
+        bits: Per weight.
+    """
+    rounded = []
+    for term, x in zip(terms(networks.architecture), split(networks), strict=True):
+        if term.segment.kind == "weight":
+            step = x.abs().flatten(1).amax(1) / (2 ** (bits - 1) - 1)
+            step = torch.where(step > 0, step, 1.0).reshape(-1, *[1] * (x.dim() - 1))
+            x = (x / step).round() * step
+        rounded.append(x)
+    return networks.replace(joined(networks.architecture, rounded).parameters)
+
+
+def rounding_error(networks: Networks, inputs: Tensor, bits: int = 8) -> Tensor:
+    """What rounding does to the outputs (B,), relative to their size.
+
+    Arguments:
+        networks: Any.
+        inputs: As in `Networks.evaluate`.
+        bits: Per weight.
+    """
+    with torch.no_grad():
+        right, wrong = (n.evaluate(inputs).flatten(1) for n in (networks, quantised(networks, bits)))
+    size = right.norm(dim=1)
+    error: Tensor = (wrong - right).norm(dim=1) / torch.where(size > 0, size, 1.0)
+    return error
+
+
+def imbalance(networks: Networks) -> Tensor:
+    """The mean over hidden neurons and the tensors they have a part in of log2(range of tensor / range of part)."""
+    a = networks.architecture
+    found = []
+    for term, x in zip(terms(a), split(networks), strict=True):
+        if term.source is None or term.target is None:
+            continue
+        size = x.abs().amax(3)
+        for layer, over in ((term.target, 2), (term.source, 1)):
+            if a.roles[layer] == "hidden":
+                part = size.amax(over)
+                lost = part.amax(1, keepdim=True).log2() - part.log2()
+                found.append(torch.where(part > 0, lost, 0.0))
+    nothing = networks.parameters.new_zeros(len(networks), 1)
+    return torch.cat(found or [nothing], dim=1).mean(1)

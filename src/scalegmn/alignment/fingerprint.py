@@ -1,0 +1,80 @@
+"""A short vector that all members of an orbit share and that moves little when weights do."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.networks import Networks
+from .states import default_inputs, unit
+from .structure import turns
+
+WIDTH = 32
+_CHUNK = 1 << 24
+_STEP = 2.0**-7  # of what a digest sees
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Fingerprints of networks.
+
+    Arguments:
+        vectors: Shape (B, 32), float64, of length about 1.
+    """
+
+    vectors: Tensor
+
+    @property
+    def digests(self) -> list[str]:
+        """Sixteen hexadecimal digits per network, of the vector in coarse steps.
+
+        Networks of one orbit share them, unless rounding lies across a step: in float64 never in practice, in
+        float32 about once in a thousand. Networks that share one are all but certainly the same; `same` tells.
+        """
+        steps = (self.vectors / _STEP).round().to(torch.int16).cpu().numpy()
+        return [hashlib.sha256(row.astype("<i2").tobytes()).hexdigest()[:16] for row in steps]
+
+
+def fingerprint(networks: Networks) -> Fingerprint:
+    r"""Invariant vectors of networks.
+
+    In each layer, the products \(|z_i g_i|\) of a neuron's answers to fixed random inputs and of its gradients are
+    free of scales and signs, and their means over the neurons free of order. These, and the outputs, are projected
+    to 32 numbers.
+
+    Arguments:
+        networks: Any.
+
+    >>> from scalegmn import Architecture, Transform
+    >>> a = Networks(Architecture.mlp([2, 8, 1], "relu"), torch.randn(1, 33, dtype=torch.float64))
+    >>> moved = Transform.sample(a.architecture, 1).apply(a)
+    >>> fingerprint(a).digests == fingerprint(moved).digests
+    True
+    """
+    a = networks.architecture
+    step = max(1, _CHUNK // (64 * sum(layer.size for layer in a.layers) + a.parameters))
+    parts = [_vectors(networks[i : i + step]) for i in range(0, len(networks), step)]
+    return Fingerprint(torch.cat(parts) if parts else networks.parameters.new_zeros(0, WIDTH, dtype=torch.float64))
+
+
+def _vectors(networks: Networks) -> Tensor:
+    a = networks.architecture
+    exact = networks.detach().to(dtype=torch.float64)
+    x = default_inputs(exact)
+    with torch.no_grad():
+        answers = exact.responses(x).means()
+        gradients = exact.gradients(x)
+    parts = [unit(answers.post[-1].flatten(1)[:, None])[:, 0]]
+    for i in range(1, len(a.layers) - 1):
+        # Half a turn changes the sign of a sine's input, but not its output.
+        says = answers.pre[i] if turns(a, i) is None else answers.post[i]
+        product = (says * gradients[i]).abs()
+        parts += [unit(product.mean(2)[:, None])[:, 0], unit(product.sqrt().mean(2)[:, None])[:, 0]]
+    found = torch.cat([p - p.mean(1, keepdim=True) for p in parts], dim=1)
+    draw = torch.Generator().manual_seed(found.shape[1])
+    projection = torch.randn(found.shape[1], WIDTH, generator=draw, dtype=torch.float64).to(found)
+    vectors: Tensor = found @ projection / (WIDTH * len(parts)) ** 0.5
+    return vectors

@@ -1,0 +1,94 @@
+"""What neurons look like from outside, whatever their order: answers to fixed random inputs, and gradients.
+
+A network's own forward and backward pass is message passing that knows every symmetry: the post-activations of a
+neuron over some inputs move as phi(q), the gradients at its pre-activation as 1 / q. At unit length only a sign
+remains of q.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.networks import Networks
+from ..testing import random_inputs
+from .structure import split, terms
+
+_PROBES = 64
+_PLACES = 16  # of each map
+
+
+@dataclass(frozen=True)
+class States:
+    """Unit vectors of neurons, zero where a neuron never says anything.
+
+    Arguments:
+        answers: Per layer (B, n, h), centred post-activations; they move with the sign of phi(q).
+        gradients: Per layer (B, n, h), of random functions of the output; they move with the sign of q.
+        sizes: Per layer (B, n, h), how large the weights are that enter and leave; no sign moves them. They tell apart
+            neurons that say nothing.
+    """
+
+    answers: tuple[Tensor, ...]
+    gradients: tuple[Tensor, ...]
+    sizes: tuple[Tensor, ...]
+
+    def at(self, rows: Tensor) -> States:
+        """Those of some of the networks."""
+        return States(*(tuple(x[rows] for x in part) for part in (self.answers, self.gradients, self.sizes)))
+
+
+def default_inputs(networks: Networks, count: int = _PROBES) -> Tensor:
+    """The same inputs in every run."""
+    generator = torch.Generator().manual_seed(20240604)
+    return random_inputs(networks.architecture, count, generator=generator).to(networks.device) / 2
+
+
+def signatures(networks: Networks, inputs: Tensor | None = None) -> States:
+    """The states of all neurons.
+
+    Arguments:
+        networks: Balanced, in float64.
+        inputs: As in `Networks.evaluate`; random ones where omitted.
+    """
+    x = default_inputs(networks) if inputs is None else inputs
+    with torch.no_grad():
+        posts = networks.responses(x).post
+        answers = tuple(unit(features(p.expand(len(networks), *p.shape[1:]))) for p in posts)
+        draw = torch.Generator().manual_seed(7)
+        outputs = networks.architecture.layers[-1].size
+        direction = torch.randn(1, posts[-1].shape[1], outputs, generator=draw, dtype=torch.float64)
+        direction = direction.reshape(*direction.shape, *[1] * (posts[-1].dim() - 3)).to(posts[-1])
+        gradients = tuple(unit(g.transpose(1, 2)) for g in networks.gradients(x, direction))
+    return States(answers, gradients, _sizes(networks))
+
+
+def _sizes(networks: Networks) -> tuple[Tensor, ...]:
+    """Per layer (B, n, h), the norms of each neuron's part of every tensor, relative to the layer's mean."""
+    found: list[list[Tensor]] = [[torch.ones_like(networks.parameters[:, :1])] for _ in networks.architecture.layers]
+    for term, x in zip(terms(networks.architecture), split(networks), strict=True):
+        for layer, dim in ((term.target, 1), (term.source, 2)):
+            if layer is not None:
+                rows = x.transpose(1, dim).reshape(x.shape[0], x.shape[dim], -1).norm(dim=2)
+                found[layer].append(rows / rows.mean(1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny))
+    return tuple(torch.stack([f.expand_as(rows[-1]) for f in rows], dim=2) for rows in found)
+
+
+def features(post: Tensor) -> Tensor:
+    """Centred post-activations (B, N, n, *spatial) as vectors (B, n, h), at some places of each map."""
+    maps = post.flatten(3) if post.dim() > 3 else post[..., None]
+    if maps.shape[3] > _PLACES:
+        maps = maps[..., torch.linspace(0, maps.shape[3] - 1, _PLACES, device=post.device).long()]
+    rows = maps.permute(0, 2, 1, 3).flatten(2)
+    centred = rows - rows.mean(2, keepdim=True)
+    # What is left of a neuron that always says the same is rounding.
+    silent = centred.norm(dim=2, keepdim=True) <= 1e-9 * rows.norm(dim=2, keepdim=True)
+    return torch.where(silent, 0.0, centred)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows of length one; zero where there is nothing."""
+    length = x.norm(dim=2, keepdim=True)
+    return torch.where(length > 0, x / torch.where(length > 0, length, 1.0), 0.0)

@@ -1,0 +1,116 @@
+"""What the commands on checkpoints share: reading them as networks, and writing them in the form they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ScaleGMNError
+from .console import stderr
+from .inspect import hidden_activation, load_module
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..core.networks import Networks
+
+Arch = Annotated[
+    str | None,
+    typer.Option("--arch", help="module:function that returns the nn.Module (the current directory comes first)."),
+]
+Activation = Annotated[
+    str | None, typer.Option("--activation", help="Hidden activation of a multilayer perceptron, instead of --arch.")
+]
+Frequency = Annotated[float | None, typer.Option("--w0", help="Frequency, with --activation sine.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write, in the format of the input.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def read(files: Sequence[Path], arch: str | None, activation: str | None, w0: float | None) -> Networks:
+    """Checkpoints of one architecture."""
+    from ..core.networks import Networks
+
+    like = None if arch is None else load_module(arch)
+    return Networks.from_files(files, like=like, activation=hidden_activation(activation, w0))
+
+
+def check_like(out: Path, file: Path) -> None:
+    """Complain about an output whose format is not the input's, before there is anything to write."""
+    from ..convert.files import check_writable
+
+    if out.suffix != file.suffix:
+        raise ScaleGMNError(f"out: expected the format of {file.name}, {file.suffix or 'no suffix'}, got {out.name}")
+    check_writable(out)
+
+
+def write_like(file: Path, networks: Networks, out: Path) -> None:
+    """Write one network as the file that it came from: the same names, and what else a checkpoint held.
+
+    Arguments:
+        file: Where the network came from.
+        networks: One network.
+        out: Where to write.
+    """
+    import torch
+
+    from ..convert.files import read as read_state
+    from ..convert.files import write
+
+    (state,) = networks.to_state_dicts()
+    stored = read_state(file)
+    prefix = _prefix(list(stored), list(state))
+    state = {key: state.get(key.removeprefix(prefix), tensor) for key, tensor in stored.items()}
+    content: Any = {} if file.suffix == ".safetensors" else torch.load(file, map_location="cpu", weights_only=True)
+    around = [key for key, v in content.items() if isinstance(v, dict) and v.keys() == stored.keys()]
+    if not around:
+        write(state, out)
+        return
+    try:
+        torch.save({**content, around[0]: state}, out)
+    except OSError as error:
+        raise ScaleGMNError(f"{out}: cannot be written ({error.strerror})") from error
+
+
+def _prefix(stored: Sequence[str], names: Sequence[str]) -> str:
+    """What stands before all names in a file, such as `module.`, which is not part of a layout."""
+    parts = stored[0].split(".")
+    prefixes = ["".join(f"{p}." for p in parts[:i]) for i in range(len(parts))]
+    return next((p for p in prefixes if all(f"{p}{name}" in stored for name in names)), "")
+
+
+def read_inputs(file: Path | None) -> Tensor | None:
+    """Inputs of networks from a file: an array (.npy, or the first in .npz), or a tensor (.pt)."""
+    import zipfile
+
+    import numpy as np
+    import torch
+
+    if file is None:
+        return None
+    try:
+        if file.suffix in (".npy", ".npz"):
+            found = np.load(file, allow_pickle=False)
+            array = found if isinstance(found, np.ndarray) else found[found.files[0]]
+            return torch.from_numpy(np.asarray(array, dtype=np.float64))
+        if file.suffix in (".pt", ".pth"):
+            tensor = torch.load(file, map_location="cpu", weights_only=True)
+            if isinstance(tensor, torch.Tensor):
+                return tensor.double()
+    except (ValueError, EOFError, RuntimeError, IndexError, zipfile.BadZipFile) as error:
+        raise ScaleGMNError(f"{file}: cannot be read as an array of inputs ({type(error).__name__})") from error
+    raise ScaleGMNError(f"{file}: expected inputs (N, ...) as .npy, .npz, or a tensor in .pt")
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say on stderr, where it is a terminal, what takes its time."""
+    console = stderr()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield

@@ -1,0 +1,97 @@
+"""Equal scales: one place for all members of an orbit, of least norm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from alignment.pairs import disguised
+from hypothesis import given, settings
+from strategies import architectures, generator, laws, networks_of, seeds
+from subjects import ARCHITECTURES, fresh, hostile
+
+from scalegmn.alignment.balance import balance, imbalance, quantised, rounding_error
+from scalegmn.alignment.scales import equalising
+from scalegmn.core.architecture import Architecture
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
+from scalegmn.testing import assert_function_preserved, random_inputs, relative_error
+
+few = settings(laws, max_examples=25)
+
+
+@few
+@given(architectures, seeds)
+def test_all_members_of_an_orbit_meet(a: Architecture, seed: int) -> None:
+    networks = networks_of(a, seed)
+    moved = Transform.sample(a, 3, generator(seed), permute=False).apply(networks)
+    for size in ("sum", "largest"):
+        places = [equalising(n, size).apply(n) for n in (networks, moved)]  # type: ignore[arg-type]
+        assert float(relative_error(*places).max()) < 1e-9
+
+
+@pytest.mark.parametrize("key", [("mlp", "relu"), ("cnn", "relu"), ("mlp", "mixed"), ("mlp", "cube")], ids="-".join)
+def test_the_norm_is_least(key: tuple[str, str]) -> None:
+    networks = fresh(ARCHITECTURES[key])
+    place = equalising(networks).apply(networks)
+    least = place.parameters.norm(dim=1)
+    for seed in range(20):
+        near = Transform.sample(place.architecture, 3, generator(seed), spread=1.05, permute=False).apply(place)
+        assert (near.parameters.norm(dim=1) >= least - 1e-9).all()
+
+
+@few
+@given(architectures, seeds)
+def test_balance_is_idempotent_and_preserves_functions(a: Architecture, seed: int) -> None:
+    networks = networks_of(a, seed)
+    once = balance(networks)
+    assert_function_preserved(networks, once.networks)
+    assert float(relative_error(balance(once.networks).networks, once.networks).max()) < 1e-9
+    assert all(torch.equal(p, torch.arange(p.shape[1]).expand_as(p)) for p in once.transform.permutations)
+
+
+@pytest.mark.parametrize("key", ARCHITECTURES, ids="-".join)
+def test_dead_neurons_do_no_harm(key: tuple[str, str]) -> None:
+    networks = hostile(ARCHITECTURES[key])
+    found = balance(networks, int8=True)
+    assert torch.isfinite(found.networks.parameters).all()
+    assert_function_preserved(networks, found.networks)
+
+
+@pytest.mark.parametrize("key", [("mlp", "relu"), ("cnn", "leaky"), ("residual", "relu")], ids="-".join)
+def test_balance_saves_bits(key: tuple[str, str]) -> None:
+    networks = fresh(ARCHITECTURES[key], 8)
+    scaled = Transform.sample(networks.architecture, 8, generator(1), permute=False).apply(networks)
+    found = balance(scaled, int8=True)
+    assert found.int8 is not None
+    assert (found.imbalance[1] < found.imbalance[0]).all()
+    assert found.int8[1].mean() < 0.5 * found.int8[0].mean()
+    assert found.int8[1].mean() < 1.5 * rounding_error(networks, random_inputs(networks.architecture, 64)).mean()
+
+
+def test_networks_without_scales_stay() -> None:
+    networks = fresh(ARCHITECTURES["mlp", "tanh"])
+    found = balance(networks)
+    assert torch.equal(found.networks.parameters, networks.parameters)
+    assert found.int8 is None
+
+
+def test_eight_bits() -> None:
+    networks = fresh(ARCHITECTURES["mlp", "relu"])
+    rounded = quantised(networks)
+    for w in rounded.weights:
+        assert w is not None
+        assert all(len(torch.unique(row)) <= 255 for row in w.flatten(1))
+    assert all(torch.equal(a, b) for a, b in zip(networks.biases[1:], rounded.biases[1:], strict=True) if a is not None)  # type: ignore[arg-type]
+    assert torch.allclose(quantised(rounded).parameters, rounded.parameters)
+
+
+def test_imbalance_counts_bits() -> None:
+    a = Architecture.mlp([1, 2, 1], bias=False)
+    networks = Networks(a, torch.tensor([[1.0, 0.25, 1.0, 1.0], [1.0, 1.0, 2.0, 2.0]], dtype=torch.float64))
+    assert imbalance(networks).tolist() == [0.5, 0.0]
+
+
+def test_disguise_does_not_change_the_balanced_size() -> None:
+    networks = fresh(ARCHITECTURES["residual", "relu"])
+    norms = [equalising(n).apply(n).parameters.norm(dim=1) for n in (networks, disguised(networks))]
+    assert torch.allclose(*norms)
