@@ -1,34 +1,34 @@
 """Functions of tensors as programs that a browser can run.
 
-A function is traced once to the operations of ATen and lowered to a dozen operations of our own, which `programs.js`
-carries out in double precision. Whatever does not depend on the argument is computed here; all that moves entries
-about (transpose, slice, expand, ...) becomes one operation that reads with strides. So any model that is made of
-common operations can be shown at work on a page, and what the page shows is the model itself.
+A function is run once while the operations of ATen are watched, and each becomes one of a dozen operations of our own,
+which `programs.js` carries out in double precision. What does not depend on the argument is a constant; all that moves
+entries about (transpose, slice, expand, ...) becomes one operation that reads with strides. So any model that is made
+of common operations can be shown at work on a page, and what the page shows is the model itself.
 """
 
 from __future__ import annotations
 
 import base64
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.node import map_aggregate, map_arg
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import ScaleGMNError
 from ..native import library
 
-ELEMENTWISE = frozenset(
-    "neg abs sin cos tanh sigmoid silu relu exp log sqrt rsqrt square asinh reciprocal "
-    "add sub mul div pow lt maximum where".split()
-)
+# fmt: off
+ELEMENTWISE = frozenset([
+    "neg", "abs", "sin", "cos", "tanh", "sigmoid", "silu", "relu", "exp", "log", "sqrt", "rsqrt", "square", "asinh",
+    "reciprocal", "add", "sub", "mul", "div", "pow", "lt", "maximum", "where",
+])
+# fmt: on
+REDUCE = frozenset(["sum", "mean", "amax"])
 # Their results depend on the shape of the argument alone.
-FILL = frozenset("new_full new_zeros new_ones full_like zeros_like ones_like".split())
-REDUCE = frozenset(("sum", "mean", "amax"))
+FILL = frozenset(["new_full", "new_zeros", "new_ones", "full_like", "zeros_like", "ones_like"])
 
 
 def program(function: Callable[[Tensor], Tensor], example: Tensor) -> dict[str, Any]:
@@ -45,138 +45,130 @@ def program(function: Callable[[Tensor], Tensor], example: Tensor) -> dict[str, 
 
     >>> found = program(lambda x: (2 * x.T).sum(0), torch.ones(2, 3))
     >>> [step[0] for step in found["steps"]], found["output"]
-    (['strided', 'mul', 'sum'], [2])
+    (['input', 'strided', 'mul', 'sum'], [2])
     """
-    with torch.no_grad(), library.disabled():
-        graph = make_fx(function)(example)
-    graph.graph.eliminate_dead_code()
-    lowering = _Lowering(graph, example)
-    return lowering.run()
+    watch = _Watch(example.contiguous())
+    with torch.no_grad(), library.disabled(), watch:
+        result = function(watch.example)
+    return watch.program(result)
 
 
-class _Lowering:
-    """Walks a graph in order, with the value of each node for the example at hand.
+class _Watch(TorchDispatchMode):
+    """Notes the operations that depend on one tensor.
 
     Arguments:
-        graph: Of ATen operations.
-        example: Its argument.
+        example: The tensor.
     """
 
-    def __init__(self, graph: fx.GraphModule, example: Tensor) -> None:
-        self.graph = graph
-        self.example = example.contiguous()
+    def __init__(self, example: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.example = example
         self.constants: list[Tensor] = []
         self.steps: list[list[Any]] = []
-        self.known: dict[fx.Node, Any] = {}
-        # Where the value of a node is: the number of a step, or None for what does not depend on the argument.
-        self.place: dict[fx.Node, Any] = {}
+        # Which step made a tensor. Tensors are kept, since the id of one that is gone may be given to another.
+        self.made: dict[int, tuple[int, Tensor]] = {}
+        self._keep(example, self._step("input", example, []))
 
-    def run(self) -> dict[str, Any]:
-        """The program."""
-        for node in self.graph.graph.nodes:
-            if node.op == "placeholder":
-                self.known[node], self.place[node] = self.example, self.step("input", self.example, [])
-            elif node.op == "get_attr":
-                self.known[node], self.place[node] = getattr(self.graph, str(node.target)), None
-            elif node.op == "call_function":
-                self.call(node)
-            else:
-                (result,) = node.all_input_nodes
-        output = self.value(result)
-        flat = [c.detach().reshape(-1).numpy().astype("<f4") for c in self.constants]
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        if name in FILL or not any(map(self._depends, args)):
+            return result
+        view = _is_view(result, args[0])
+        if isinstance(result, Tensor):
+            return self._keep(result, self._view(args[0], result) if view else self._lower(name, args, result))
+        if view:
+            return [self._keep(part, self._view(args[0], part)) for part in result]
+        return self._keep(result[0], self._lower(name, args, result[0])), *result[1:]
+
+    def program(self, result: Tensor) -> dict[str, Any]:
+        """What was noted, without the steps that the result does not need."""
+        last = self._value(result)
+        needed = {last}
+        for i in range(len(self.steps) - 1, -1, -1):
+            if i in needed:
+                needed.update(self.steps[i][2])
+        constants, steps = sorted(-1 - n for n in needed if n < 0), sorted(n for n in needed if n >= 0)
+        final = {-1 - c: i for i, c in enumerate(constants)} | {s: len(constants) + i for i, s in enumerate(steps)}
+        kept = [self.constants[c] for c in constants]
+        flat = np.concatenate([np.zeros(0, "<f4"), *(c.reshape(-1).numpy().astype("<f4") for c in kept)])
         return {
-            "output": list(self.known[result].shape),
-            "result": self._final(output),
-            "constants": [list(c.shape) for c in self.constants],
-            "numbers": base64.b64encode(np.concatenate(flat).tobytes() if flat else b"").decode(),
-            "steps": [[op, shape, [*map(self._final, values)], *rest] for op, shape, values, *rest in self.steps],
+            "output": list(result.shape),
+            "result": final[last],
+            "constants": [list(c.shape) for c in kept],
+            "numbers": base64.b64encode(flat.astype("<f4").tobytes()).decode(),
+            "steps": [
+                [op, shape, [final[v] for v in values], *options]
+                for op, shape, values, *options in map(self.steps.__getitem__, steps)
+            ],
         }
 
-    def _final(self, number: int) -> int:
-        """Constants count from -1 downwards while their number is not known."""
-        return number + len(self.constants) if number >= 0 else -1 - number
+    def _depends(self, argument: Any) -> bool:
+        if isinstance(argument, list | tuple):
+            return any(map(self._depends, argument))
+        return isinstance(argument, Tensor) and id(argument) in self.made
 
-    def step(self, name: str, result: Tensor, values: list[int], *options: Any) -> int:
-        """Add a step and return its number."""
+    def _keep(self, result: Tensor, number: int) -> Tensor:
+        """Note who made a tensor; results are contiguous, so that strides can be read from the next view."""
+        result = result.contiguous()
+        self.made[id(result)] = number, result
+        return result
+
+    def _step(self, name: str, result: Tensor, values: list[int], *options: Any) -> int:
         self.steps.append([name, list(result.shape), values, *options])
         return len(self.steps) - 1
 
-    def value(self, argument: Any) -> int:
-        """The number of an argument of a node; what is no step becomes a constant."""
-        if isinstance(argument, fx.Node) and self.place[argument] is not None:
-            return int(self.place[argument])
-        given = self.known[argument] if isinstance(argument, fx.Node) else argument
-        found = torch.as_tensor(given, dtype=torch.float32)
+    def _value(self, argument: Any) -> int:
+        """The number of an argument: of a step from 0 on, of a constant from -1 downwards."""
+        if id(argument) in self.made:
+            return self.made[id(argument)][0]
+        found = torch.as_tensor(argument, dtype=torch.float32).detach()
         for i, c in enumerate(self.constants):
             if c.shape == found.shape and c.equal(found):
                 return -1 - i
         self.constants.append(found.contiguous())
         return -len(self.constants)
 
-    def call(self, node: fx.Node) -> None:
-        """One node: computed at once where it can be, else a step."""
-        function: Any = node.target
-        if function is operator.getitem:
-            source, index = node.args
-            assert isinstance(source, fx.Node)
-            place = self.place[source]
-            self.known[node] = self.known[source][index]
-            self.place[node] = place[index] if isinstance(place, list) else place
-            return
-        result = function(*map_arg(node.args, self.known.get), **map_arg(node.kwargs, self.known.get))
-        name = function._schema.name.removeprefix("aten::")
-        if name in FILL or all(self.place[n] is None for n in node.all_input_nodes):
-            self.known[node], self.place[node] = result, None
-            return
-        first = node.args[0]
-        if isinstance(first, fx.Node) and _is_view(result, self.known[first]):
-            self.place[node] = self._views(first, result)
-        else:
-            self.place[node] = self._lower(name, list(node.args), result)
-        # Results of steps are contiguous, so that strides can be read from the example.
-        self.known[node] = map_aggregate(result, lambda t: t.contiguous() if isinstance(t, Tensor) else t)
+    def _view(self, source: Tensor, result: Tensor) -> int:
+        if result.is_contiguous() and result.numel() == source.numel():
+            return self._step("view", result, [self._value(source)])
+        offset = int(result.storage_offset() - source.storage_offset())
+        return self._step("strided", result, [self._value(source)], list(result.stride()), offset)
 
-    def _views(self, source: fx.Node, result: Any) -> Any:
-        if isinstance(result, list | tuple):
-            return [self._views(source, part) for part in result]
-        whole = self.known[source]
-        if result.is_contiguous() and result.numel() == whole.numel():
-            return self.step("view", result, [self.value(source)])
-        offset = result.storage_offset() - whole.storage_offset()
-        return self.step("strided", result, [self.value(source)], list(result.stride()), offset)
-
-    def _lower(self, name: str, args: Sequence[Any], result: Any) -> int:
+    def _lower(self, name: str, args: Sequence[Any], result: Tensor) -> int:
         def given(*arguments: Any) -> list[int]:
-            return [self.value(a) for a in arguments]
+            return [self._value(a) for a in arguments]
 
         if name in ELEMENTWISE:
-            return self.step(name, result, given(*args))
+            return self._step(name, result, given(*args))
         if name in REDUCE:
-            rank = self.known[args[0]].dim()
-            dims = args[1] if len(args) > 1 and args[1] else list(range(rank))
-            return self.step(name, result, given(args[0]), sorted(d % rank for d in dims))
+            rank = args[0].dim()
+            dims = args[1] if len(args) > 1 and args[1] else range(rank)
+            return self._step(name, result, given(args[0]), sorted(d % rank for d in dims))
         match name:
             case "clone" | "_to_copy":
-                return self.step("view", result, given(args[0]))
+                return self._step("view", result, given(args[0]))
             case "mm" | "bmm":
-                return self.step("matmul", result, given(*args))
+                return self._step("matmul", result, given(*args))
             case "addmm" | "baddbmm":
-                product = self.step("matmul", result, given(*args[1:]))
-                return self.step("add", result, [*given(args[0]), product])
+                product = self._step("matmul", result, given(*args[1:]))
+                return self._step("add", result, [*given(args[0]), product])
             case "native_layer_norm" if len(args[1]) == 1:
                 x, _, weight, bias, eps = args
-                return self.step("norm", result[0], given(x, weight, bias), eps)
+                return self._step("norm", result, given(x, weight, bias), eps)
             case "cat":
-                return self.step("cat", result, given(*args[0]), (args[1] if len(args) > 1 else 0) % result.dim())
+                return self._step("cat", result, given(*args[0]), (args[1] if len(args) > 1 else 0) % result.dim())
             case "stack":
                 dim = (args[1] if len(args) > 1 else 0) % result.dim()
-                parts = [self.step("view", self.known[a].unsqueeze(dim), given(a)) for a in args[0]]
-                return self.step("cat", result, parts, dim)
-            case "constant_pad_nd" if result.shape == self.known[args[0]].shape:
-                return self.step("view", result, given(args[0]))
+                parts = [self._step("view", a.unsqueeze(dim), given(a)) for a in args[0]]
+                return self._step("cat", result, parts, dim)
+            case "constant_pad_nd" if result.shape == args[0].shape:
+                return self._step("view", result, given(args[0]))
             case "masked_fill":
                 x, mask, value = args
-                return self.step("where", result, given(mask, value, x))
+                return self._step("where", result, given(mask, value, x))
         raise ScaleGMNError(f"browser: expected a model of common operations, got one with {name}; leave it out")
 
 

@@ -95,7 +95,8 @@ def examine(section: Section, zoo: str | Path | None, networks: int, seed: int, 
         trained = _trained(series, tell)
         audits.append(tuple(audit(model, found, indices, seed=seed) for model in trained))
         maps.append(embedding_map(trained[0], found, indices[:MAPPED]) if trained else None)
-        models |= {series.label: model for model in trained[:1]}
+        if trained:
+            models[series.label] = trained[0]
     play = playground(models, found, indices) if models else ""
     return Finding(section, tuple(audits), paint(found, indices), tuple(maps), play)
 

@@ -258,9 +258,9 @@ def _sheet(finding: Finding) -> str:
 
 def _play(finding: Finding) -> str:
     text = (
-        "Permute and rescale the hidden neurons of a network. Its weights change, the picture that it draws does not, and "
-        "what a model says about it should not either. Your browser computes everything here: the network, and the "
-        "trained models of this page. A black line marks what a model said at first."
+        "Permute and rescale the hidden neurons of a network. Its weights change, the picture that it draws does not, "
+        "and what a model says about it should not either. Your browser computes everything here: the network, and "
+        "the trained models of this page. A black line marks what a model said at first."
     )
     return f'<p class="note">{text}</p>{finding.play}'
 
@@ -283,10 +283,11 @@ def _pictures(finding: Finding) -> list[str]:
     if panels:
         what = "class" if isinstance(task, Classification) else "true value"
         text = (
-            f"Each point is a network that no model was trained on, coloured by its {what}. Networks are near each other "
-            "where the model's embeddings of them are (t-SNE; only nearness has a meaning, not the axes)."
+            f"Each point is a network that no model was trained on, coloured by its {what}. Networks are near each "
+            "other where the model's embeddings of them are (t-SNE; only nearness has a meaning, not the axes)."
         )
-        found.append(_card("Map of embeddings", f'<p class="note">{text}</p><div class="panels">{"".join(panels)}</div>'))
+        content = f'<p class="note">{text}</p><div class="panels">{"".join(panels)}</div>'
+        found.append(_card("Map of embeddings", content))
     return found
 
 
@@ -309,7 +310,7 @@ def _answers_with_pictures(finding: Finding, task: Classification) -> str:
         ]
         sheet = contact_sheet(finding.pictures[order], captions, wrong[order].tolist())
         rows.append(f"<h4 class=left>{escape(series.label)}: {int(wrong.sum())} of {len(wrong)} wrong</h4>{sheet}")
-    text = "What the networks draw, the mistakes of which a model is surest first. Below each: its class, and the answer."
+    text = "What the networks draw, the mistakes of which a model is surest first. Below each, its class and the answer."
     return f'<p class="note">{text}</p>{"".join(rows)}'
 
 

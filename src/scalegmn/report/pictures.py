@@ -19,6 +19,7 @@ from .figures import png
 from .svg import Scale, bounds, svg
 
 BATCH = 256
+SIDE = 330.0
 
 
 def paint(zoo: Zoo, indices: Tensor) -> Tensor | None:
@@ -44,7 +45,9 @@ def paint(zoo: Zoo, indices: Tensor) -> Tensor | None:
 
 
 def embedding_map(trained: Trained, zoo: Zoo, indices: Tensor) -> Tensor | None:
-    """Networks on a plane (N, 2), near each other where their embeddings are (t-SNE); None for editors and few networks.
+    """Networks on a plane (N, 2), near each other where their embeddings are (t-SNE).
+
+    None for editors, which have no embeddings, and for less than ten networks.
 
     Arguments:
         trained: The model that embeds.
@@ -78,20 +81,16 @@ def embeddings(plane: Tensor, classes: Tensor, names: Sequence[str]) -> str:
         classes: Positions in `names` (N,).
         names: Of the classes.
     """
-    side = 330.0
-    x, y = (Scale(*bounds(plane[:, i].tolist(), margin=0.05), *ends) for i, ends in ((0, (6, side - 6)), (1, (side - 6, 6))))
+    x, y = _axes(plane)
     short = all(len(name) <= 2 for name in names)
     parts = []
     for (px, py), c in zip(plane.tolist(), classes.tolist(), strict=True):
-        at, ink = (x(px), y(py)), hue(c, len(names))
+        ink, name = hue(c, len(names)), escape(names[c])
         if short:
-            mark = f'<text class="point" x="{at[0]:.1f}" y="{at[1] + 4:.1f}" style="fill:{ink}">{escape(names[c])}</text>'
+            parts.append(f'<text class="point" x="{x(px):.1f}" y="{y(py) + 4:.1f}" style="fill:{ink}">{name}</text>')
         else:
-            mark = (
-                f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="3" fill="{ink}"><title>{escape(names[c])}</title></circle>'
-            )
-        parts.append(mark)
-    return svg(side, side, "".join(parts), "map of embeddings, coloured by class")
+            parts.append(_dot(x(px), y(py), ink, name))
+    return svg(SIDE, SIDE, "".join(parts), "map of embeddings, coloured by class")
 
 
 def values_map(plane: Tensor, values: Tensor) -> str:
@@ -101,15 +100,22 @@ def values_map(plane: Tensor, values: Tensor) -> str:
         plane: Positions (N, 2).
         values: Numbers (N,).
     """
-    side = 330.0
-    x, y = (Scale(*bounds(plane[:, i].tolist(), margin=0.05), *ends) for i, ends in ((0, (6, side - 6)), (1, (side - 6, 6))))
+    x, y = _axes(plane)
     low, high = values.min().item(), values.max().item()
-    circles = [
-        f'<circle cx="{x(px):.1f}" cy="{y(py):.1f}" r="3.2" fill="hsl({220 - 205 * (v - low) / ((high - low) or 1):.0f} 65% 52%)">'
-        f"<title>{v:.4g}</title></circle>"
-        for (px, py), v in zip(plane.tolist(), values.tolist(), strict=True)
-    ]
-    return svg(side, side, "".join(circles), "map of embeddings, coloured by value")
+    parts = []
+    for (px, py), v in zip(plane.tolist(), values.tolist(), strict=True):
+        share = (v - low) / ((high - low) or 1)
+        parts.append(_dot(x(px), y(py), f"hsl({220 - 205 * share:.0f} 65% 52%)", f"{v:.4g}"))
+    return svg(SIDE, SIDE, "".join(parts), "map of embeddings, coloured by value")
+
+
+def _axes(plane: Tensor) -> tuple[Scale, Scale]:
+    across, up = (bounds(plane[:, i].tolist(), margin=0.05) for i in (0, 1))
+    return Scale(*across, 6, SIDE - 6), Scale(*up, SIDE - 6, 6)
+
+
+def _dot(x: float, y: float, ink: str, title: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{ink}"><title>{title}</title></circle>'
 
 
 def hue(index: int, count: int) -> str:
@@ -130,7 +136,8 @@ def contact_sheet(images: Tensor, captions: Sequence[str], wrong: Sequence[bool]
         wrong: Which are marked.
     """
     cells = [
-        f'<figure{" class=wrong" if bad else ""}>{picture(image, caption)}<figcaption>{escape(caption)}</figcaption></figure>'
+        f"<figure{' class=wrong' if bad else ''}>{picture(image, caption)}"
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
         for image, caption, bad in zip(images, captions, wrong, strict=True)
     ]
     return f'<div class="contact">{"".join(cells)}</div>'

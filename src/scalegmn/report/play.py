@@ -23,7 +23,7 @@ from ..inference.trained import Trained
 from ..tasks import Classification
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
-from .browser import program
+from . import browser
 
 NETWORKS = 6
 # Models with more constants than this would make the page heavy.
@@ -69,12 +69,11 @@ def playground(models: Mapping[str, Trained], zoo: Zoo, indices: Tensor) -> str:
         return ""
     assert isinstance(task, Classification)
     assert zoo.canvas is not None
-    shown: dict[str, Trained] = {}
+    shown: dict[str, dict[str, Any]] = {}
     missing: list[str] = []
     for name, trained in models.items():
         try:
-            classifier(trained, zoo.architecture)
-            shown[name] = trained
+            shown[name] = classifier(trained, zoo.architecture)
         except ScaleGMNError as error:
             missing.append(f"{name} ({str(error).removeprefix('browser: ')})")
     if not shown:
@@ -82,21 +81,27 @@ def playground(models: Mapping[str, Trained], zoo: Zoo, indices: Tensor) -> str:
     chosen = examples(zoo, indices, task.column)
     labels = [str((task.names or task.classes)[i]) for i in task.targets(zoo, chosen).tolist()]
     left_out = f'<p class="note">Left out: {escape("; ".join(missing))}.</p>' if missing else ""
-    return figure(shown, zoo.batch(chosen), labels, zoo.canvas) + left_out
+    classes = [str(c) for c in task.names or task.classes]
+    return figure(shown, classes, zoo.batch(chosen), labels, zoo.canvas) + left_out
 
 
-def figure(models: Mapping[str, Trained], networks: Networks, labels: Sequence[str], canvas: Canvas) -> str:
+def figure(
+    models: Mapping[str, dict[str, Any]],
+    classes: Sequence[str],
+    networks: Networks,
+    labels: Sequence[str],
+    canvas: Canvas,
+) -> str:
     """The figure as one piece of HTML, with everything that it needs.
 
     Arguments:
-        models: By the name to show; all of one classification task.
+        models: By the name to show, the program that `classifier` made of each.
+        classes: What their outputs are called.
         networks: That can be chosen, of the architecture that the models read.
         labels: What each of them shows.
         canvas: What they paint on.
     """
     a = networks.architecture
-    task = next(iter(models.values())).task
-    assert isinstance(task, Classification)
     data = {
         "networks": [
             {"label": label, "parameters": _floats(row)}
@@ -112,10 +117,10 @@ def figure(models: Mapping[str, Trained], networks: Networks, labels: Sequence[s
             for i, layer in enumerate(a.layers)
         ],
         "tensors": _tensors(a),
-        "classes": [str(c) for c in task.names or task.classes],
-        "picture": program(lambda t: canvas.render(Networks(a, t)), networks.parameters[:1]),
+        "classes": list(classes),
+        "picture": browser.program(lambda t: canvas.render(Networks(a, t)), networks.parameters[:1]),
         "pictureShape": [canvas.height, canvas.width, canvas.channels],
-        "models": [{"name": name, "program": classifier(trained, a)} for name, trained in models.items()],
+        "models": [{"name": name, "program": program} for name, program in models.items()],
     }
     here = Path(__file__)
     style, engine, script = (here.with_name(n).read_text("utf-8") for n in ("play.css", "programs.js", "play.js"))
@@ -139,7 +144,7 @@ def classifier(trained: Trained, architecture: Architecture) -> dict[str, Any]:
         raise ScaleGMNError(f"browser: expected a model that reads networks as they are, got {trained.canonical}")
     model = trained.model.cpu()
     example = torch.zeros(1, architecture.parameters)
-    found = program(lambda t: trained.task.respond(model, Networks(architecture, t)), example)
+    found = browser.program(lambda t: trained.task.respond(model, Networks(architecture, t)), example)
     if len(found["numbers"]) > LARGEST * 16 // 3:
         raise ScaleGMNError(f"browser: expected at most {LARGEST:,} constants, got a larger model")
     return found
