@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: setup demo test clean
+.PHONY: setup demo test docs dist clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,28 @@ test: setup
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
 
+# The tools of the site are not needed for anything else. The clock of the demo starts when they are not there.
+DOCS := $(VENV)/.docs-installed
+$(DOCS): $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'wrote site/index.html'
+
+# Wheel and sdist, their metadata, and the demo from the wheel in an environment that has nothing else.
+CLEAN := build/clean
+dist: $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[release]'
+	rm -rf dist $(CLEAN)
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python docs/tools/contents.py dist/*.whl
+	$(PYTHON) -m venv $(CLEAN)
+	$(CLEAN)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd $(CLEAN) && bin/scalegmn demo --quick --out demo
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,7 +3,7 @@
     python docs/tools/figures.py [FOLDER]
 
 writes `docs/figures/play.html` (the interactive figure) and `docs/figures/overview.png`. What is trained stays in FOLDER
-(`.cache/figures` where omitted), and a second call uses it. Two minutes on two cores.
+(`.cache/figures` where omitted), and a second call uses it. A few minutes on two cores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scalegmn.zoo.inr.build import Fit, build_inr_zoo
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
-GRAPH = {"width": 16, "layers": 2, "readout": "output", "edge_updates": False, "dropout": 0.1, "probes": 32}
+GRAPH = {"width": 24, "layers": 3, "readout": "output", "edge_updates": False, "dropout": 0.2}
 MODELS = {
     "ScaleGMN": {"name": "scalegmn", **GRAPH},
     "GMN": {"name": "gmn", **GRAPH},
@@ -42,7 +42,7 @@ def models(folder: Path) -> tuple[Zoo, dict[str, Trained]]:
     zoo = build_inr_zoo(load_images("digits"), folder / "digits", fit=Fit(hidden=(16, 16)))
     found = {}
     for title, model in MODELS.items():
-        training = {"epochs": 30, "batch": 32, "lr": 2e-3, "weight_decay": 0.1, "schedule": "cosine", "device": "cpu"}
+        training = {"epochs": 40, "batch": 32, "lr": 2e-3, "weight_decay": 0.1, "schedule": "cosine", "device": "cpu"}
         recipe = make_recipe({"zoo": str(zoo.path), "task": "classification", "model": model, "training": training})
         out = folder / title.lower()
         results = train(recipe, out, resume=Run(out).exists)
@@ -61,7 +61,7 @@ def overview(zoo: Zoo, trained: dict[str, Trained], index: int) -> plt.Figure:
     rows = (("a network", network), ("its neurons permuted,\nsome signs flipped", moved))
     for row, (name, which) in zip(axes, rows, strict=True):
         _matrix(row[0], which, name)
-        row[1].imshow(zoo.canvas.render(which)[0, :, :, 0].clamp(0, 1), cmap="gray", vmin=0, vmax=1)
+        row[1].imshow(zoo.canvas.render(which)[0, :, :, 0].clamp(0, 1).numpy(), cmap="gray", vmin=0, vmax=1)
         row[1].set_axis_off()
         row[2].set_axis_off()
         for axis, model in zip(row[3:], trained.values(), strict=True):
@@ -77,7 +77,7 @@ def _matrix(axis: Axes, network: Networks, name: str) -> None:
     assert weights is not None
     matrix = weights[0, :, :, 0]
     top = matrix.abs().max().item()
-    axis.imshow(matrix, cmap="RdBu_r", vmin=-top, vmax=top)
+    axis.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-top, vmax=top)
     axis.set_xticks([])
     axis.set_yticks([])
     axis.set_ylabel(name, fontsize=11)

@@ -91,6 +91,12 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     return html.replace("<!-- play -->", FIGURE.read_text(encoding="utf-8"))
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The search works from a disk with a script of ours, where the theme would fetch one."""
+    script = (ROOT / "docs" / "tools" / "worker.js").read_text(encoding="utf-8")
+    return re.sub(r'<script src="https://[^"]*"></script>', lambda _: f"<script>{script}</script>", output)
+
+
 def _formula(match: re.Match[str]) -> str:
     source = unescape(match[2]).strip()
     display = "block" if source.startswith("\\[") else "inline"

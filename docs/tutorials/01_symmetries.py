@@ -47,7 +47,7 @@ pictures = zoo.canvas.render(networks)
 
 figure, axes = plt.subplots(1, 8, figsize=(9, 1.5))
 for axis, picture, label in zip(axes, pictures, labels, strict=True):
-    axis.imshow(picture[..., 0].clamp(0, 1), cmap="gray")
+    axis.imshow(picture[..., 0].clamp(0, 1).numpy(), cmap="gray")
     axis.set_title(int(label))
     axis.set_axis_off()
 
@@ -70,8 +70,8 @@ print(f"{100 * changed:.0f} % of the weights are different; the largest differen
 # %%
 def show(which: Networks, number: int, axes: list[plt.Axes]) -> None:
     weights = which.weights[1][number, :, :, 0]
-    axes[0].imshow(weights, cmap="RdBu_r", vmin=-weights.abs().max(), vmax=weights.abs().max())
-    axes[1].imshow(zoo.canvas.render(which)[number, ..., 0].clamp(0, 1), cmap="gray")
+    axes[0].imshow(weights.numpy(), cmap="RdBu_r", vmin=-weights.abs().max(), vmax=weights.abs().max())
+    axes[1].imshow(zoo.canvas.render(which)[number, ..., 0].clamp(0, 1).numpy(), cmap="gray")
     for axis in axes:
         axis.set_axis_off()
 

@@ -43,7 +43,7 @@ def sheet(**rows: torch.Tensor) -> None:
     figure, axes = plt.subplots(len(rows), len(test), figsize=(6, 1.1 * len(rows)))
     for line, (name, pictures) in zip(axes, rows.items(), strict=True):
         for axis, picture in zip(line, pictures, strict=True):
-            axis.imshow(picture[..., 0], cmap="gray")
+            axis.imshow(picture[..., 0].numpy(), cmap="gray")
             axis.set_xticks([])
             axis.set_yticks([])
         line[0].set_ylabel(name, rotation=0, ha="right", va="center")
