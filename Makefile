@@ -24,7 +24,7 @@ test: setup
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
 
-# The tools of the site are not needed for anything else. The clock of the demo starts when they are not there.
+# The tools of the site are installed when it is built, not before.
 DOCS := $(VENV)/.docs-installed
 $(DOCS): $(STAMP)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
@@ -44,7 +44,7 @@ dist: $(STAMP)
 	$(BIN)/python docs/tools/contents.py dist/*.whl
 	$(PYTHON) -m venv $(CLEAN)
 	$(CLEAN)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt dist/*.whl
-	cd $(CLEAN) && bin/scalegmn demo --quick --out demo
+	cd $(CLEAN) && bin/scalegmn demo --quick
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache build dist site

@@ -1,7 +1,7 @@
 """Scripts with cells: run them, keep what each cell prints and draws, and make a page of it.
 
-A cell begins with a line `# %%`; one that begins with `# %% [markdown]` is text. Any editor that knows such scripts runs
-them cell by cell, and `python SCRIPT` runs them from start to end.
+A cell begins with a line `# %%`; one that begins with `# %% [markdown]` is text. Any editor that knows such scripts
+runs them cell by cell, and `python SCRIPT` runs them from start to end.
 """
 
 from __future__ import annotations

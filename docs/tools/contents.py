@@ -14,7 +14,8 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 def missing(wheel: Path) -> list[str]:
     """Files of the package that a wheel lacks."""
-    wanted = (p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    files = (p for p in SOURCE.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    wanted = (p.relative_to(SOURCE).as_posix() for p in files if "egg-info" not in str(p))
     with zipfile.ZipFile(wheel) as archive:
         there = set(archive.namelist())
     return sorted(set(wanted) - there)

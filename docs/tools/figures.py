@@ -2,8 +2,8 @@
 
     python docs/tools/figures.py [FOLDER]
 
-writes `docs/figures/play.html` (the interactive figure) and `docs/figures/overview.png`. What is trained stays in FOLDER
-(`.cache/figures` where omitted), and a second call uses it. A few minutes on two cores.
+writes `docs/figures/play.html` (the interactive figure) and `docs/figures/overview.png`. What is trained stays in
+FOLDER (`.cache/figures` where omitted), and a second call uses it. It takes a few minutes on two cores.
 """
 
 from __future__ import annotations

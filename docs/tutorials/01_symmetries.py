@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 1 · Networks that hold pictures, and their symmetries
 #
-# A network can *be* a picture: give it the position of a pixel, and it answers with the brightness there. Such networks are
-# called implicit neural representations (INRs). In this tutorial you fit one, change all of its weights without changing
-# the picture, and train a model that reads pictures from weights and is not fooled by that.
+# A network can *be* a picture: give it the position of a pixel, and it answers with the brightness there. Such
+# networks are called implicit neural representations (INRs). In this tutorial you fit one, change all of its weights
+# without changing the picture, and train a model that reads pictures from weights and is not fooled by that.
 #
 # It takes about a minute on a laptop. Everything runs on the CPU.
 
@@ -27,9 +27,9 @@ quick = "SCALEGMN_QUICK" in os.environ  # smaller numbers, for the tests that ru
 # %% [markdown]
 # ## A folder of networks
 #
-# `build_inr_zoo` fits one small network to each picture. Here the pictures are the 8x8 digits that come with scikit-learn,
-# and the networks have two hidden layers of 32 sine neurons. What it writes is a *zoo*: a folder of networks with a table of
-# what is known about them.
+# `build_inr_zoo` fits one small network to each picture. Here the pictures are the 8x8 digits that come with
+# scikit-learn, and the networks have two hidden layers of 32 sine neurons. What it writes is a *zoo*: a folder of
+# networks with a table of what is known about them.
 
 # %%
 zoo = build_inr_zoo(load_images("digits"), "digits", count=80 if quick else 1000)
@@ -38,7 +38,8 @@ print("columns:", ", ".join(zoo.columns))
 print("one network:", zoo.architecture)
 
 # %% [markdown]
-# Each network is a row of 1,185 numbers. To see its picture, ask it about every pixel; `canvas` knows where the pixels are.
+# Each network is a row of 1,185 numbers. To see its picture, ask it about every pixel; `canvas` knows where the
+# pixels are.
 
 # %%
 networks = zoo.batch(zoo.split("test")[:8])
@@ -54,9 +55,9 @@ for axis, picture, label in zip(axes, pictures, labels, strict=True):
 # %% [markdown]
 # ## Other weights, the same picture
 #
-# The hidden neurons of a layer have no order: swap two of them together with their weights, and nothing changes. And since
-# sin(-x) = -sin(x), you may flip the sign of all weights into a sine neuron if you flip those out of it as well. For a ReLU
-# neuron any positive factor would do. The library derives all this from the architecture:
+# The hidden neurons of a layer have no order: swap two of them together with their weights, and nothing changes. And
+# since sin(-x) = -sin(x), you may flip the sign of all weights into a sine neuron if you flip those out of it as
+# well. For a ReLU neuron any positive factor would do. The library derives all this from the architecture:
 
 # %%
 print(zoo.architecture.groups)
@@ -85,8 +86,8 @@ axes[0][1].set_title("picture")
 # %% [markdown]
 # ## Models that read weights
 #
-# Now train two models to say which digit a network draws, from its weights alone. The MLP takes the 1,185 numbers as they
-# come. ScaleGMN passes messages along the connections of the network and is built from layers that commute with
+# Now train two models to say which digit a network draws, from its weights alone. The MLP takes the 1,185 numbers as
+# they come. ScaleGMN passes messages along the connections of the network and is built from layers that commute with
 # permutations and sign flips. A *recipe* describes a training; these two differ in the model alone.
 
 
@@ -122,8 +123,8 @@ for name, reader in readers.items():
     print(f"{name:9} before {before}\n{'':9} after  {after}")
 
 # %% [markdown]
-# ScaleGMN gives the same answers because it cannot do otherwise: its output does not change under these symmetries except by
-# rounding. The audit compares whole splits:
+# ScaleGMN gives the same answers because it cannot do otherwise: its output does not change under these symmetries
+# except by rounding. The audit compares whole splits:
 
 # %%
 for name, reader in readers.items():

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 2 · From a folder of your own checkpoints to accuracy predictions
 #
-# How good is a network? Usually you run it on a test set. A metanetwork can tell from the weights alone. In this tutorial you
-# make a folder of checkpoints as it piles up in any project, turn it into a zoo, and train a model that predicts the
-# test accuracy of a checkpoint it has not seen, without running it.
+# How good is a network? Usually you run it on a test set. A metanetwork can tell from the weights alone. In this
+# tutorial you make a folder of checkpoints as it piles up in any project, turn it into a zoo, and train a model that
+# predicts the test accuracy of a checkpoint it has not seen, without running it.
 #
 # If you have a folder of checkpoints already, skip the first part. It takes about two minutes on a laptop.
 
@@ -30,8 +30,8 @@ count = 40 if quick else 600
 # ## A folder of checkpoints
 #
 # Small classifiers of digits with different learning rates, different sizes of their first weights, and different
-# numbers of training images: some are good, some are not. Each is saved as a plain state dict, and a table holds its test
-# accuracy.
+# numbers of training images: some are good, some are not. Each is saved as a plain state dict, and a table holds its
+# test accuracy.
 
 # %%
 images, classes = load_digits(return_X_y=True)
@@ -76,9 +76,9 @@ print(f"{count} checkpoints with test accuracies from {min(accuracies):.2f} to {
 # %% [markdown]
 # ## A zoo
 #
-# `import_checkpoints` reads the folder and the table. A state dict does not say which activation stands between its layers,
-# so you do (for anything but a plain perceptron, give the module instead: `likes=[classifier()]`). Nothing in the files is
-# executed. On the command line:
+# `import_checkpoints` reads the folder and the table. A state dict does not say which activation stands between its
+# layers, so you do (for anything but a plain perceptron, give the module instead: `likes=[classifier()]`). Nothing in
+# the files is executed. On the command line:
 #
 #     scalegmn zoo import checkpoints checkpoints zoos/mine --labels labels.csv --activation relu
 
@@ -91,8 +91,8 @@ print("symmetries of the hidden layer:", zoo.architecture.groups[1])
 # %% [markdown]
 # ## Train a predictor
 #
-# The task is regression of the column `label`; `scalegmn-b` passes messages both ways through the networks. The metric is
-# Kendall's tau: how often the prediction puts two networks in the right order (1 is always, 0 is chance).
+# The task is regression of the column `label`; `scalegmn-b` passes messages both ways through the networks. The
+# metric is Kendall's tau: how often the prediction puts two networks in the right order (1 is always, 0 is chance).
 #
 #     scalegmn train RECIPE.toml --out runs/mine
 
@@ -125,7 +125,8 @@ axis.set_ylabel("predicted from the weights")
 # %% [markdown]
 # ## Ask about a file
 #
-# A path is enough; so is a module, a state dict, or a list of those. On the command line: `scalegmn predict run new.pt`.
+# A path is enough; so is a module, a state dict, or a list of those. On the command line: `scalegmn predict run
+# new.pt`.
 
 # %%
 model, accuracy = trained(seed=100_000)
@@ -134,8 +135,8 @@ torch.save(model.state_dict(), "new.pt")
 print(f"predicted {answer}, true {accuracy:.3f}")
 
 # %% [markdown]
-# The answer belongs to the function, not to the file. Multiply a ReLU neuron by a factor and divide its outgoing weights
-# by it: the network is the same, and so is what the predictor says.
+# The answer belongs to the function, not to the file. Multiply a ReLU neuron by a factor and divide its outgoing
+# weights by it: the network is the same, and so is what the predictor says.
 
 # %%
 with torch.no_grad():
@@ -148,7 +149,7 @@ print(f"predicted {again} after rescaling a neuron by 100")
 # %% [markdown]
 # ## Where to go from here
 #
-# - Your networks are not perceptrons? [Networks](../networks.md) lists what can be read: convolutions, residual connections,
-#   BatchNorm and more.
+# - Your networks are not perceptrons? [Networks](../networks.md) lists what can be read: convolutions, residual
+#   connections, BatchNorm and more.
 # - `scalegmn report run -o report.html` writes a page about the run, with a map of the checkpoints.
 # - [Zoos](../zoos.md) has the table's columns, splits and several architectures in one zoo.

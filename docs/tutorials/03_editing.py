@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 3 · Edit a picture by editing weights
 #
-# In [tutorial 1](01_symmetries.py) networks held pictures. Here you change such a picture without looking at it: a model reads
-# the weights of a network and returns new weights, whose picture is *dilated*, that is, its strokes are thicker. You train
-# a small editor on digits and look at what it does.
+# In [tutorial 1](01_symmetries.py) networks held pictures. Here you change such a picture without looking at it: a
+# model reads the weights of a network and returns new weights, whose picture is *dilated*, that is, its strokes are
+# thicker. You train a small editor on digits and look at what it does.
 #
 # It takes about two minutes on a laptop.
 
@@ -31,7 +31,8 @@ print(zoo)
 # %% [markdown]
 # ## What is wanted
 #
-# The zoo keeps the picture that each network was fitted to. Dilation takes the brightest of the 3x3 pixels around each one.
+# The zoo keeps the picture that each network was fitted to. Dilation takes the brightest of the 3x3 pixels around
+# each one.
 
 # %%
 test = zoo.split("test")[:6]
@@ -40,7 +41,7 @@ wanted = dilate(before.numpy())
 
 
 def sheet(**rows: torch.Tensor) -> None:
-    figure, axes = plt.subplots(len(rows), len(test), figsize=(6, 1.1 * len(rows)))
+    _, axes = plt.subplots(len(rows), len(test), figsize=(6, 1.1 * len(rows)))
     for line, (name, pictures) in zip(axes, rows.items(), strict=True):
         for axis, picture in zip(line, pictures, strict=True):
             axis.imshow(picture[..., 0].numpy(), cmap="gray")
@@ -54,8 +55,8 @@ sheet(picture=before, dilated=torch.from_numpy(wanted))
 # %% [markdown]
 # ## Train an editor
 #
-# The editor sees weights only. Its loss is the difference between what the new network draws and the dilated picture, and
-# its output moves with its input: shuffle the neurons of a network, and the edited network is shuffled alike.
+# The editor sees weights only. Its loss is the difference between what the new network draws and the dilated picture,
+# and its output moves with its input: shuffle the neurons of a network, and the edited network is shuffled alike.
 
 # %%
 recipe = make_recipe(

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 4 · Write your own equivariant layer, and let the test kit find its mistake
 #
-# Suppose you have an idea for a layer that reads networks. Does it respect their symmetries? It is easy to believe so and
-# to be wrong. `scalegmn.testing` moves networks along random symmetries and compares; this tutorial builds a small layer,
-# gets it wrong twice, and mends it.
+# Suppose you have an idea for a layer that reads networks. Does it respect their symmetries? It is easy to believe so
+# and to be wrong. `scalegmn.testing` moves networks along random symmetries and compares; this tutorial builds a
+# small layer, gets it wrong twice, and mends it.
 
 # %%
 import os
@@ -25,9 +25,10 @@ networks = random_networks(relu, count)  # in float64, where mistakes and roundi
 # %% [markdown]
 # ## A first layer
 #
-# The layer shall give every hidden neuron a vector. A neuron of layer 1 has two incoming weights and a bias; a linear map of
-# them treats all neurons alike, so it commutes with permutations. A ReLU neuron may also be scaled: multiply its incoming
-# weights and its bias by q > 0, and its outgoing weights by 1/q. The vector should then be multiplied by q as well.
+# The layer shall give every hidden neuron a vector. A neuron of layer 1 has two incoming weights and a bias; a linear
+# map of them treats all neurons alike, so it commutes with permutations. A ReLU neuron may also be scaled: multiply
+# its incoming weights and its bias by q > 0, and its outgoing weights by 1/q. The vector should then be multiplied by
+# q as well.
 
 
 # %%
@@ -46,8 +47,8 @@ class Neurons(nn.Module):
 
 
 # %% [markdown]
-# A `Transform` is one symmetry of each network. It knows how things move: `g.vertex(1, x)` permutes and scales vectors of
-# layer 1 as the neurons themselves. That is what `act` says.
+# A `Transform` is one symmetry of each network. It knows how things move: `g.vertex(1, x)` permutes and scales
+# vectors of layer 1 as the neurons themselves. That is what `act` says.
 
 
 # %%
@@ -76,8 +77,8 @@ for name, options in (("permutations", {"scale": False}), ("scales", {"permute":
     print(f"{name:13} error {error.max():.1e}")
 
 # %% [markdown]
-# Permutations are fine, scales are not: the bias of the linear map is added whatever the size of the neuron. Without it the
-# layer is right.
+# Permutations are fine, scales are not: the bias of the linear map is added whatever the size of the neuron. Without
+# it the layer is right.
 
 
 # %%
@@ -94,7 +95,8 @@ check(Scaled())
 # %% [markdown]
 # ## A nonlinear layer
 #
-# A linear layer alone is not much. Put a SiLU behind it, and the symmetry is gone again, since SiLU(q x) is not q SiLU(x):
+# A linear layer alone is not much. Put a SiLU behind it, and the symmetry is gone again, since SiLU(q x) is not q
+# SiLU(x):
 
 
 # %%
@@ -108,8 +110,8 @@ class Curved(Scaled):
 check(Curved())
 
 # %% [markdown]
-# The remedy of the paper: multiply the vector by a function that does *not* see the scale, because it reads the vector
-# divided by its length. `ScaleEquivariant` is this layer, and you can put it behind your own.
+# The remedy of the paper: multiply the vector by a function that does *not* see the scale, because it reads the
+# vector divided by its length. `ScaleEquivariant` is this layer, and you can put it behind your own.
 
 # %%
 from scalegmn.nn.scale import ScaleEquivariant  # noqa: E402
@@ -132,8 +134,8 @@ check(Gated())
 # %% [markdown]
 # ## From neurons to one answer
 #
-# A model that says something about the whole network must not change at all. Lengths of vectors have scales in them, so
-# they must go; a sum over neurons removes the order.
+# A model that says something about the whole network must not change at all. Lengths of vectors have scales in them,
+# so they must go; a sum over neurons removes the order.
 
 
 # %%
@@ -162,8 +164,8 @@ for keep_scales in (True, False):
 # %% [markdown]
 # ## Is it too symmetric?
 #
-# A layer that always answers 0 passes every test above. So ask the opposite too: networks that compute different functions
-# should get different answers.
+# A layer that always answers 0 passes every test above. So ask the opposite too: networks that compute different
+# functions should get different answers.
 
 # %%
 model = Answer(keep_scales=False).double()
@@ -173,5 +175,5 @@ assert len(answers.unique()) == count
 
 # %% [markdown]
 # In a test file the two lines that matter are `assert_equivariant(layer, networks, act=...)` and
-# `assert_invariant(model, networks)`. They raise an AssertionError that names the network and the error, so pytest needs
-# nothing else. `scalegmn check` runs the same tests on every model of the library.
+# `assert_invariant(model, networks)`. They raise an AssertionError that names the network and the error, so pytest
+# needs nothing else. `scalegmn check` runs the same tests on every model of the library.

@@ -310,7 +310,7 @@ def _answers_with_pictures(finding: Finding, task: Classification) -> str:
         ]
         sheet = contact_sheet(finding.pictures[order], captions, wrong[order].tolist())
         rows.append(f"<h4 class=left>{escape(series.label)}: {int(wrong.sum())} of {len(wrong)} wrong</h4>{sheet}")
-    text = "What the networks draw, the surest mistakes of each model first. Below each picture, its class and the answer."
+    text = "What the networks draw, the surest mistakes of each model first; below each its class and the answer."
     return f'<p class="note">{text}</p>{"".join(rows)}'
 
 
