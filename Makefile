@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e
 JOBS ?= 2
 
-.PHONY: setup demo test fuzz sanitize clean
+.PHONY: setup demo test docs dist fuzz sanitize clean
 
 setup: $(VENV)/.installed-dev
 
@@ -44,6 +44,28 @@ sanitize: setup
 	LD_PRELOAD="$(shell $${CXX:-g++} -print-file-name=libasan.so) $(shell $${CXX:-g++} -print-file-name=libstdc++.so.6)" \
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(SANITIZED)
 
+# The tools of the site are installed when it is built, not before.
+DOCS := $(VENV)/.installed-docs
+$(DOCS): $(VENV)/.installed
+	@$(INSTALL) '.[docs]'
+	@touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'wrote site/index.html'
+
+# Wheel and sdist, their metadata, and the demo from the wheel in an environment that has nothing else.
+CLEAN := build/clean
+dist: $(VENV)/.installed
+	@$(INSTALL) '.[release]'
+	rm -rf dist $(CLEAN)
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python docs/tools/contents.py dist/*.whl
+	$(PYTHON) -m venv $(CLEAN)
+	$(CLEAN)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd $(CLEAN) && bin/scalegmn demo --quick
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

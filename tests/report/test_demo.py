@@ -38,3 +38,12 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # A failure of a training process becomes one line.
     assert run(app, [*command[:-1], "2"]) == BAD_INPUT
     assert "training.epochs is 2 now but was 1" in capsys.readouterr().err
+
+
+def test_quick_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(app, ["demo", "--quick", "--networks", "50", "--epochs", "1", "--json"]) == OK
+    assert list(json.loads(capsys.readouterr().out)) == list(MODELS)
+    assert (tmp_path / "demo" / "quick" / "report.html").is_file()

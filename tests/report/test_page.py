@@ -56,13 +56,14 @@ def test_it_needs_nothing_but_itself(written: tuple[list[Finding], str]) -> None
     assert outline.open == []
     assert outline.fetched
     assert all(source.startswith("data:image/png;base64,") for source in outline.fetched)
-    assert "<script" not in written[1]
+    assert set(re.findall(r"<script[^>]*>", written[1])) == {"<script>"}
     assert not re.search(r"url\(|@import|https?:", written[1])
 
 
 def test_it_has_every_part(written: tuple[list[Finding], str]) -> None:
     text = written[1]
     titles = ("Results", "Learning curves", "Confusion", "Predicted and true", "Before and after editing", "Runs")
+    titles += ("Try it", "Answers, wrong ones first", "Map of embeddings")
     assert [title for title in titles if f"<h3>{title}</h3>" not in text] == []
     assert text.count("<h3>Symmetry audit</h3>") == 3
     assert "A &lt;b&gt;title&lt;/b&gt;" in text
@@ -98,8 +99,20 @@ def test_an_edit_moves_with_the_network(written: tuple[list[Finding], str]) -> N
     (finding,) = [f for f in written[0] if f.section.task.name == "editing"]
     ((audit,),) = finding.audits
     assert audit.change.max().item() < 1e-3
-    assert finding.before is not None
-    assert not finding.before.equal(audit.plain.outputs[: len(finding.before)])
+    assert finding.pictures is not None
+    assert finding.pictures.shape == audit.plain.outputs.shape
+    assert not finding.pictures.equal(audit.plain.outputs)
+
+
+def test_wrong_answers_come_first(written: tuple[list[Finding], str]) -> None:
+    (finding,) = [f for f in written[0] if f.section.task.name == "classification"]
+    sheets = re.findall(r'<div class="contact">(.*?)</div>', written[1])
+    assert len(sheets) == len(finding.audits)
+    for sheet, (audit, *_) in zip(sheets, finding.audits, strict=True):
+        marks = ["wrong" in tag for tag in re.findall("<figure[^>]*>", sheet)]
+        wrong = int((audit.plain.outputs.argmax(1) != audit.plain.targets).sum())
+        assert marks == [i < wrong for i in range(len(marks))]
+        assert sum(", said " in caption for caption in re.findall("<figcaption>.*?<", sheet)) == sum(marks)
 
 
 def test_without_its_zoo_a_run_still_has_results(runs: Path, tmp_path: Path) -> None:

@@ -26,9 +26,15 @@ TITLES = {
 }
 
 
-@app.command(epilog=examples("scalegmn demo", "scalegmn demo --out /tmp/demo --json"))
+@app.command(epilog=examples("scalegmn demo", "scalegmn demo --quick", "scalegmn demo --out /tmp/demo --json"))
 def demo(
-    out: Annotated[Path, typer.Option(help="The directory for zoo, runs and report.html.")] = Path("demo"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The directory for zoo, runs and report.html (default: demo, or demo/quick).", show_default=False
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few networks and epochs: a minute, worse models.")] = False,
     networks: Annotated[
         int | None, typer.Option(min=50, help="Networks of the zoo (default: all 1,797 digits).", show_default=False)
     ] = None,
@@ -46,8 +52,10 @@ def demo(
     from .progress import BuildProgress
 
     began = time.perf_counter()
+    if quick:
+        networks, epochs = networks or steps.QUICK_NETWORKS, epochs or steps.QUICK_EPOCHS
     # Runs remember where their zoo is, and may be used from elsewhere.
-    directory = out.resolve()
+    directory = (out or Path("demo", "quick" if quick else "")).resolve()
     note("1/3  building the zoo: one small sine network for each image of a digit")
     with BuildProgress("PSNR", " dB") as building:
         zoo = steps.demo_zoo(directory / "digits", networks=networks, report=building)

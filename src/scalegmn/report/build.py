@@ -8,17 +8,16 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..core.networks import Networks, each_architecture
 from ..errors import ScaleGMNError
 from ..files import write_atomically
-from ..inference.trained import WEIGHTS, load
-from ..tasks import Editing
+from ..inference.trained import WEIGHTS, Trained, load
 from ..training.data import open_zoo
-from ..zoo.store.zoo import Zoo
 from .audit import Audit, audit, sample
 from .collect import Section, Series, collect
+from .pictures import embedding_map, paint
+from .play import playground
 
-SHEET = 10
+MAPPED = 400
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,18 @@ class Finding:
     Arguments:
         section: The runs.
         audits: For each series one audit per run that has weights; nothing where the zoo is gone.
-        before: What some INRs show before they are edited (n, H, W, C), for editing.
+        pictures: What the audited networks show (N, H, W, C), for INRs.
+        maps: For each series the positions (n, 2) of the first networks' embeddings on a map; None without embeddings.
+        play: The interactive figure; empty where there is none.
         note: Why there are no audits; empty where there are.
     """
 
     section: Section
     audits: tuple[tuple[Audit, ...], ...]
-    before: Tensor | None
-    note: str
+    pictures: Tensor | None = None
+    maps: tuple[Tensor | None, ...] = ()
+    play: str = ""
+    note: str = ""
 
 
 def write_report(
@@ -83,28 +86,25 @@ def examine(section: Section, zoo: str | Path | None, networks: int, seed: int, 
     except ScaleGMNError as error:
         if zoo is not None:
             raise
-        return Finding(section, tuple(() for _ in section.series), None, str(error))
+        return Finding(section, tuple(() for _ in section.series), note=str(error))
     indices = sample(found, "test" if "test" in found.splits else "val", networks)
-    audits = tuple(_audits(series, found, indices, seed, tell) for series in section.series)
-    return Finding(section, audits, _before(section, found, indices[:SHEET]), "")
+    audits: list[tuple[Audit, ...]] = []
+    maps: list[Tensor | None] = []
+    models: dict[str, Trained] = {}
+    for series in section.series:
+        trained = _trained(series, tell)
+        audits.append(tuple(audit(model, found, indices, seed=seed) for model in trained))
+        maps.append(embedding_map(trained[0], found, indices[:MAPPED]) if trained else None)
+        if trained:
+            models[series.label] = trained[0]
+    play = playground(models, found, indices) if models else ""
+    return Finding(section, tuple(audits), paint(found, indices), tuple(maps), play)
 
 
-def _audits(series: Series, zoo: Zoo, indices: Tensor, seed: int, tell: Callable[[str], None]) -> tuple[Audit, ...]:
+def _trained(series: Series, tell: Callable[[str], None]) -> list[Trained]:
     found = []
     for run in series.runs:
         if (run.path / WEIGHTS).is_file():
             tell(f"{series.label}, seed {run.seed}")
-            found.append(audit(load(run.path), zoo, indices, seed=seed))
-    return tuple(found)
-
-
-def _before(section: Section, zoo: Zoo, indices: Tensor) -> Tensor | None:
-    task = section.task
-    if not isinstance(task, Editing):
-        return None
-
-    def render(networks: Networks) -> Tensor:
-        return task.canvas.render(networks)
-
-    networks, positions = zoo.batches(indices)
-    return each_architecture(render, networks)[positions.argsort()]
+            found.append(load(run.path))
+    return found

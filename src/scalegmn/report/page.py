@@ -16,9 +16,13 @@ from ..training.progress import duration
 from ..training.recipe import to_toml
 from . import figures
 from .audit import Audit
-from .build import SHEET, Finding
+from .build import Finding
 from .collect import Record, Series
+from .pictures import contact_sheet, embeddings, values_map
 from .svg import colour
+
+# Networks before and after an edit, and answers with their pictures, per model.
+SHEET, ANSWERS = 10, 14
 
 _STYLE = Path(__file__).with_name("style.css")
 
@@ -59,8 +63,10 @@ def _section(finding: Finding) -> str:
         _card("Results", _results(finding)),
         _card("Learning curves", _curves(finding)),
     ]
+    if finding.play:
+        parts.insert(1, _card("Try it", _play(finding)))
     if any(finding.audits):
-        parts += [_answers(finding), _card("Symmetry audit", _audit(finding))]
+        parts += [_answers(finding), *_pictures(finding), _card("Symmetry audit", _audit(finding))]
     else:
         why = finding.note or "no run has weights yet"
         parts.append(_card("Symmetry audit", f'<p class="note">Left out: {escape(why)}.</p>'))
@@ -235,8 +241,8 @@ def _answers(finding: Finding) -> str:
 
 
 def _sheet(finding: Finding) -> str:
-    assert finding.before is not None
-    rows = [("before", finding.before)]
+    assert finding.pictures is not None
+    rows = [("before", finding.pictures[:SHEET])]
     for series, audits in zip(finding.section.series, finding.audits, strict=True):
         if audits:
             rows.append((f"after, {series.label}", audits[0].plain.outputs[:SHEET]))
@@ -245,6 +251,67 @@ def _sheet(finding: Finding) -> str:
     cells = "".join(f"<span>{escape(label)}</span>{figures.strip(images, label)}" for label, images in rows)
     text = "What the INRs show as they were, as the models changed their weights, and as they should be."
     return f'<p class="note">{text}</p><div class="sheet">{cells}</div>'
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------
+
+
+def _play(finding: Finding) -> str:
+    text = (
+        "Permute and rescale the hidden neurons of a network. Its weights change, the picture that it draws does not, "
+        "and what a model says about it should not either. Your browser computes everything here: the network, and "
+        "the trained models of this page. A black line marks what a model said at first."
+    )
+    return f'<p class="note">{text}</p>{finding.play}'
+
+
+def _pictures(finding: Finding) -> list[str]:
+    """The networks behind the answers, and where each model places them."""
+    task, found = finding.section.task, []
+    if isinstance(task, Classification) and finding.pictures is not None:
+        found.append(_card("Answers, wrong ones first", _answers_with_pictures(finding, task)))
+    panels = []
+    for series, audits, plane in zip(finding.section.series, finding.audits, finding.maps, strict=True):
+        if plane is None:
+            continue
+        truths = audits[0].plain.targets[: len(plane)]
+        if isinstance(task, Classification):
+            drawn = embeddings(plane, truths, [str(c) for c in task.names or task.classes])
+        else:
+            drawn = values_map(plane, truths)
+        panels.append(f"<figure><h4>{escape(series.label)}</h4>{drawn}</figure>")
+    if panels:
+        what = "class" if isinstance(task, Classification) else "true value"
+        text = (
+            f"Each point is a network that no model was trained on, coloured by its {what}. Networks are near each "
+            "other where the model's embeddings of them are (t-SNE; only nearness has a meaning, not the axes)."
+        )
+        content = f'<p class="note">{text}</p><div class="panels">{"".join(panels)}</div>'
+        found.append(_card("Map of embeddings", content))
+    return found
+
+
+def _answers_with_pictures(finding: Finding, task: Classification) -> str:
+    assert finding.pictures is not None
+    names = [str(c) for c in task.names or task.classes]
+    rows = []
+    for series, audits in zip(finding.section.series, finding.audits, strict=True):
+        if not audits:
+            continue
+        outputs, truths = audits[0].plain.outputs, audits[0].plain.targets
+        answers = outputs.argmax(1)
+        wrong = answers != truths
+        # The surest mistakes first, then right answers, the surest last.
+        sure = outputs.float().softmax(1).amax(1).nan_to_num()
+        order = torch.where(wrong, -1 - sure, sure).argsort()[:ANSWERS]
+        captions = [
+            f"{names[t]}, said {names[a]}" if t != a else names[t]
+            for t, a in zip(truths[order].tolist(), answers[order].tolist(), strict=True)
+        ]
+        sheet = contact_sheet(finding.pictures[order], captions, wrong[order].tolist())
+        rows.append(f"<h4 class=left>{escape(series.label)}: {int(wrong.sum())} of {len(wrong)} wrong</h4>{sheet}")
+    text = "What the networks draw, the surest mistakes of each model first; below each its class and the answer."
+    return f'<p class="note">{text}</p>{"".join(rows)}'
 
 
 # -- the audit -------------------------------------------------------------------------------------------------
