@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from browser import needs_browser, run_in_browser
+from scalegmn.models.gmn import GMN
+from scalegmn.models.mlp import MLP
 from tiny_zoos import siren
 from torch import Tensor, nn
 
 from scalegmn import Architecture, Networks, ScaleGMN, ScaleGMNError, Zoo, load
 from scalegmn.inference.trained import Trained
-from scalegmn.models.gmn import GMN
-from scalegmn.models.mlp import MLP
 from scalegmn.report import browser, play
 from scalegmn.tasks import Classification
 from scalegmn.testing import random_networks

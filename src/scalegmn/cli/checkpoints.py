@@ -11,7 +11,7 @@ import typer
 
 from ..errors import ScaleGMNError
 from .console import stderr
-from .inspect import hidden_activation, load_module
+from .sources import hidden_activation, load_module
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from ..errors import ScaleGMNError
 from .application import app, examples
 from .checkpoints import Activation, Frequency, Json
 from .console import number, print_json, stdout, track
-from .inspect import hidden_activation, load_module
+from .sources import hidden_activation, load_module
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
