@@ -123,12 +123,14 @@ def _compile(compiler: str, name: str, path: Path) -> None:
         made, shared = Path(folder, "made.o"), Path(folder, "made.so")
         link = ["-fopenmp"] if openmp() is None else []
         sanitizers = _SANITIZERS if os.environ.get("SCALEGMN_SANITIZE") else []
+        # What is loaded into Python first, such as a sanitizer, is not meant for the compiler.
+        environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
         try:
             for command in (
                 [compiler, *flags(), "-c", str(source), "-o", str(made)],
                 [compiler, "-shared", *link, *sanitizers, str(made), "-o", str(shared)],
             ):
-                subprocess.run(command, check=True, capture_output=True, timeout=300)
+                subprocess.run(command, check=True, capture_output=True, timeout=600, env=environment)
         except subprocess.SubprocessError as error:
             tell("failed\n")
             raise NoCompilerError(f"{Path(compiler).name} fails on {source.name}: {_reason(error)}") from error
