@@ -41,6 +41,9 @@ class _Proxy(fx.Proxy):
 class Tracer(fx.Tracer):
     """A tracer that records `z += y` as an operation in place; torch's own takes it for `z = z + y`."""
 
+    # `assert x.shape[1] == 3` becomes an operation without a result, which is dropped.
+    trace_asserts = True
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """What stands for the value of a node."""
         return _Proxy(node, self)

@@ -214,7 +214,7 @@ def _look_up(connection: Connection, weight: Tensor, z: Tensor) -> Tensor:
     if z.dim() == 3:  # nothing else tells the positions
         return z.reshape(*z.shape, *[1] * len(map_.positions)) + values
     if map_.start + values.shape[3] > z.shape[3]:
-        values = values[..., : z.shape[3] - map_.start, *[slice(None)] * (len(map_.positions) - 1)]
+        values = values.narrow(3, 0, z.shape[3] - map_.start)
     after = z.shape[3] - map_.start - values.shape[3]
     return z + F.pad(values, (*[0, 0] * (len(map_.positions) - 1), map_.start, after))
 

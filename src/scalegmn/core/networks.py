@@ -157,7 +157,8 @@ class Networks:
             if like is None or isinstance(like, Architecture):
                 raise ScaleGMNError(f"{names[0]}: {error}") from None
             raise
-        layout, parameters, passengers = _batch.pack_states(plain, layout, names)
+        states = _batch.plain_states(plain, like)
+        layout, parameters, passengers = _batch.pack_states(states, layout, names)
         return cls(layout.architecture, parameters, layout=layout, passengers=passengers)
 
     @classmethod
