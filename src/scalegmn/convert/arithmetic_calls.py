@@ -73,6 +73,8 @@ def _per_neuron(call: Call, value: Value, shape: tuple[int, ...]) -> bool:
     size = math.prod(shape)
     if call.builder.size(value) not in (None, size):
         return False
+    if call.builder.dims(value) is None and value.axes is None and len(shape) > 2 and set(shape[2:]) == {1}:
+        call.builder.axes(value, len(shape))  # the input has as many axes as what is added to it
     dims = call.builder.dims(value) or 0
     axes = call.builder.axes(value) if call.builder.dims(value) is not None or value.axes is not None else ("b", "c")
     at = len(axes) - 1 - axes.index("c") if "c" in axes else -1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable
 from dataclasses import replace
 
 from ..core.architecture import Pool
@@ -17,6 +15,10 @@ Entry = int | Length
 
 def entry(builder: Builder, operand: object) -> object:
     """An entry of a shape: a number, or that only the input tells it; other operands as they are."""
+    if isinstance(operand, slice):
+        return slice(*(entry(builder, n) for n in (operand.start, operand.stop, operand.step)))
+    if isinstance(operand, tuple):
+        return tuple(entry(builder, n) for n in operand)
     if not isinstance(operand, Size) or operand.index is None:
         return operand
     value, index = operand.value, operand.index
@@ -32,24 +34,6 @@ def entry(builder: Builder, operand: object) -> object:
     if name.startswith("c"):
         return value.split[int(name[1:])]
     return Length(batch=name == "b")
-
-
-def arithmetic(call: Call, function: Callable[[int, int], int]) -> object:
-    """Arithmetic with entries of shapes."""
-    a, b = call.args[0], call.args[1]
-    if isinstance(a, int) and isinstance(b, int):
-        return function(a, b)
-    return Length()
-
-
-ARITHMETIC: dict[object, Callable[[int, int], int]] = {
-    operator.floordiv: operator.floordiv,
-    operator.mul: operator.mul,
-    operator.add: operator.add,
-    operator.sub: operator.sub,
-    operator.truediv: operator.floordiv,
-    operator.mod: operator.mod,
-}
 
 
 def ask_size(call: Call) -> object:

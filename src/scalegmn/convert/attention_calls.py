@@ -101,9 +101,9 @@ def causal_mask(tensor: Tensor) -> bool:
 def masked(call: Call) -> Scores:
     """Scores of positions ahead set to minus infinity."""
     found, mask, fill = call.args[0], call.get(1, "mask"), call.get(2, "value")
-    if isinstance(found, Scores) and isinstance(mask, Constant) and mask.tensor.dtype == torch.bool:
-        if causal_mask(~mask.tensor) and isinstance(fill, int | float) and fill < -1e8:
-            return replace(found, causal=True)
+    ahead = isinstance(mask, Constant) and mask.tensor.dtype == torch.bool and causal_mask(~mask.tensor)
+    if isinstance(found, Scores) and ahead and isinstance(fill, int | float) and fill < -1e8:
+        return replace(found, causal=True)
     raise UnsupportedError("masked_fill of anything but the scores ahead of a position")
 
 

@@ -76,7 +76,8 @@ def plain_states(
         try:
             module.load_state_dict(dict(state))
         except RuntimeError as error:
-            raise ScaleGMNError(f"state dict: does not fit the module ({str(error).splitlines()[-1].strip()})") from error
+            reason = str(error).splitlines()[-1].strip()
+            raise ScaleGMNError(f"state dict: does not fit the module ({reason})") from error
         found.append(materialised(module).state_dict())
     return found
 

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -13,8 +14,6 @@ from torch.nn import functional as F
 from ..core.activations import Activation, activation, is_activation_function
 from .arithmetic_calls import add, clamp, divide, multiply, negative, square, subtract
 from .arrange import (
-    ARITHMETIC,
-    arithmetic,
     ask_size,
     entry,
     flatten,
@@ -49,10 +48,9 @@ def call_function(call: Call, function: object) -> object:
     """Apply a function."""
     call = _resolved(call)
     handler = _FUNCTIONS.get(function) if isinstance(function, Callable) else None  # type: ignore[arg-type]
-    if function in ARITHMETIC and any(isinstance(a, Length) for a in call.args):
-        return arithmetic(call, ARITHMETIC[function])
-    if function in ARITHMETIC and all(isinstance(a, int) for a in call.args):
-        return arithmetic(call, ARITHMETIC[function])
+    known = getattr(function, "__module__", "") in ("math", "_operator") and function is not operator.getitem
+    if known and call.args and all(isinstance(a, int | float | Length) for a in call.args):
+        return _computed(function, call.args)
     if handler is not None:
         return handler(call)
     if is_activation_function(function):
@@ -96,6 +94,11 @@ def _resolved(call: Call) -> Call:
     """The same call with entries of shapes as numbers, where they are known."""
     args = tuple(entry(call.builder, a) for a in call.args)
     return replace(call, args=args, kwargs={k: entry(call.builder, a) for k, a in call.kwargs.items()})
+
+
+def _computed(function: Any, numbers: tuple[object, ...]) -> object:
+    """Arithmetic with entries of shapes."""
+    return Length() if any(isinstance(n, Length) for n in numbers) else function(*numbers)
 
 
 def check_softmax(call: Call, dim: object) -> None:

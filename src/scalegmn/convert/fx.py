@@ -101,6 +101,8 @@ class Interpreter:
             return self.found[a]
         if isinstance(a, tuple | list):
             return tuple(self._operand(i) for i in a)
+        if isinstance(a, slice):
+            return slice(*(self._operand(i) for i in (a.start, a.stop, a.step)))
         return a
 
     def _attribute(self, target: str) -> Parameter | Constant:

@@ -45,8 +45,7 @@ def materialised(module: object) -> nn.Module:
     module = copy.deepcopy(module, {id(t): t.detach().clone() for t in computed}).eval()
     for m in module.modules():
         if parametrize.is_parametrized(m):
-            for name in list(m.parametrizations):  # type: ignore[arg-type]
-                parametrize.remove_parametrizations(m, name, leave_parametrized=True)
+            _replace_parametrisations(m)
         for hook in list(m._forward_pre_hooks.values()):
             if isinstance(hook, WeightNorm):
                 remove_weight_norm(m, hook.name)
@@ -55,3 +54,17 @@ def materialised(module: object) -> nn.Module:
             elif isinstance(hook, BasePruningMethod) and is_pruned(m):
                 remove(m, hook._tensor_name)
     return module.train(training)
+
+
+def _replace_parametrisations(module: nn.Module) -> None:
+    """Computed weights as parameters. torch's own function would change the class, which copies share."""
+    assert isinstance(module.parametrizations, nn.ModuleDict)
+    values = {name: getattr(module, name).detach().clone() for name in module.parametrizations}
+    module.__class__ = type(module).__mro__[1]
+    del module.parametrizations
+    # In the order of the plain module: weights before the bias.
+    rest = {name: module._parameters.pop(name) for name in list(module._parameters)}
+    for name, value in values.items():
+        module.register_parameter(name, nn.Parameter(value))
+    for name, parameter in rest.items():
+        module.register_parameter(name, parameter)

@@ -14,7 +14,8 @@ from .layout import Fixed, Fold, Source
 
 IDENTITY = Activation("identity")
 
-# Names of the axes of a tensor: "b" the batch, "c" the channels ("c0", "c1", ... where they are split), "s0", "s1" space.
+# Names of the axes of a tensor: "b" the batch, "c" the channels ("c0", "c1", ... where they are split), "s0", "s1" the
+# positions.
 Axes = tuple[str, ...]
 Weight = Source | Fold | Fixed
 

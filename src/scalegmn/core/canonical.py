@@ -143,11 +143,14 @@ def sorting(networks: Networks) -> Transform:
     still = Transform.identity(a, len(networks)).to(exact.device)
     for i, blocks in enumerate(a.blocks):
         if any(b.slot is not None and b.slot not in chosen for b in blocks):
-            so_far = Transform(a, (*permutations, *still.permutations[i:]), still.scales)
+            # Groups that a source has put in order take their targets along.
+            own = torch.cat([b.start + _with_heads(b, heads, still.permutations[i]) for b in blocks], dim=1)
+            so_far = Transform(a, (*permutations, own, *still.permutations[i + 1 :]), still.scales)
             rows = torch.cat(_incoming(exact, i, so_far), dim=2)
             # A projection without special directions: unlike a lexicographic order it does not hang on rounding
             # where neurons agree in some entries.
-            keys, seconds = rows @ _direction(rows.shape[2]).to(rows), _outgoing(exact, i)
+            moved = rows @ _direction(rows.shape[2]).to(rows)
+            keys, seconds = torch.empty_like(moved).scatter(1, own, moved), _outgoing(exact, i)
         orders = []
         for b in blocks:
             if b.slot is None:
@@ -164,6 +167,14 @@ def sorting(networks: Networks) -> Transform:
             orders.append(b.start + _arranged(b, chosen[b.slot], heads))
         permutations.append(torch.cat(orders, dim=1))
     return _returned(Transform(a, tuple(permutations), still.scales), networks)
+
+
+def _with_heads(block: Block, heads: dict[int, Tensor], still: Tensor) -> Tensor:
+    """The order of a block whose heads may have one already."""
+    order = still[:, : block.size]
+    if block.head_slot is None or block.head_slot not in heads:
+        return order
+    return _arranged(block, still[:, : block.size // block.heads, None].mT.expand(-1, block.heads, -1), heads)
 
 
 def _arranged(block: Block, order: Tensor, heads: dict[int, Tensor]) -> Tensor:
@@ -225,7 +236,7 @@ def _incoming(networks: Networks, layer: int, so_far: Transform) -> tuple[Tensor
             w = so_far.edge(c, w)
             rows.append(w.flatten(2) if w.dim() == 4 else w[..., None])
     bias = networks.biases[layer]
-    return torch.cat(rows, dim=2), rows[0] if bias is None else bias[..., None]
+    return torch.cat(rows, dim=2), rows[0] if bias is None else so_far.vertex(layer, bias)[..., None]
 
 
 def _outgoing(networks: Networks, layer: int) -> Tensor:
