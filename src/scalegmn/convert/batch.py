@@ -15,7 +15,7 @@ from .chain import Unordered, check_order, infer, match
 from .feedforward import Feedforward, default_layout
 from .fx import check_module, trace
 from .layout import Layout
-from .plain import is_parametrised, materialised, unwrapped_module
+from .plain import copied, is_parametrised, materialised, unwrapped_module
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 Packed = tuple[Layout, Tensor, dict[str, Tensor]]
@@ -72,7 +72,7 @@ def plain_states(
         return states
     found = []
     for state in states:
-        module = copy.deepcopy(unwrapped_module(like))
+        module = copied(unwrapped_module(like))
         try:
             module.load_state_dict(dict(state))
         except RuntimeError as error:

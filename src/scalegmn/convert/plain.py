@@ -40,9 +40,7 @@ def materialised(module: object) -> nn.Module:
     if not is_parametrised(module):
         return module
     training = module.training
-    # Weights that a hook computed belong to a graph of gradients, which cannot be copied.
-    computed = [t for m in module.modules() for t in m.__dict__.values() if isinstance(t, Tensor) and not t.is_leaf]
-    module = copy.deepcopy(module, {id(t): t.detach().clone() for t in computed}).eval()
+    module = copied(module).eval()
     for m in module.modules():
         if parametrize.is_parametrized(m):
             _replace_parametrisations(m)
@@ -54,6 +52,12 @@ def materialised(module: object) -> nn.Module:
             elif isinstance(hook, BasePruningMethod) and is_pruned(m):
                 remove(m, hook._tensor_name)
     return module.train(training)
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy; weights that a hook computed belong to a graph of gradients, which cannot be copied with them."""
+    computed = [t for m in module.modules() for t in m.__dict__.values() if isinstance(t, Tensor) and not t.is_leaf]
+    return copy.deepcopy(module, {id(t): t.detach().clone() for t in computed})
 
 
 def _replace_parametrisations(module: nn.Module) -> None:
