@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: setup demo test clean
+.PHONY: setup demo test fuzz clean
 
 setup: $(STAMP)
 
@@ -23,6 +23,12 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS)
+
+# Damaged inputs against every command for so many seconds: make fuzz SECONDS=600 SEED=1
+SECONDS ?= 60
+SEED ?= 0
+fuzz: setup
+	$(BIN)/python benchmarks/fuzz --seconds $(SECONDS) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -15,7 +15,7 @@ from unittest import mock
 from torch import Tensor
 
 from scalegmn.models.bench import Case, siren
-from scalegmn.models.scalegmn import ScaleGMN
+from scalegmn.models.scalegmn import ScaleGMNSpec
 from scalegmn.native import library as kernels
 from scalegmn.native import net as fused
 from scalegmn.native.memory import keep_memory
@@ -72,9 +72,8 @@ def main(allocator: bool) -> None:
     if allocator:
         keep_memory()
     for width, batch in ((32, 64), (64, 64), (128, 32)):
-        case = Case("forward", siren(), width, batch)
+        case = Case("forward", siren(), batch, ScaleGMNSpec(width, readout="output"))
         model, networks = case.build(), case.networks()
-        assert isinstance(model, ScaleGMN)
         found: dict[str, list[float]] = {}
         for turn in range(6):
             for name, off in switches(width).items():

@@ -9,15 +9,16 @@ import statistics
 import sys
 import time
 
+from scalegmn.models.base import Classifier
 from scalegmn.models.bench import Case, siren
-from scalegmn.models.scalegmn import ScaleGMN
+from scalegmn.models.scalegmn import ScaleGMNSpec, ScaleGMNTrunk
 from scalegmn.native import library as kernels
 from scalegmn.native.memory import keep_memory
 
 WIDTH, BATCH, ROUNDS = 64, 32, 5
 
 
-def seconds(model: ScaleGMN, case: Case, batch: int = BATCH) -> float:
+def seconds(model: Classifier, case: Case, batch: int = BATCH) -> float:
     """Time of one training step."""
     networks = case.networks(batch)
     began = time.perf_counter()
@@ -29,11 +30,12 @@ def seconds(model: ScaleGMN, case: Case, batch: int = BATCH) -> float:
 def main() -> None:
     """Measure and print."""
     keep_memory()
-    case = Case("forward", siren(), WIDTH, BATCH)
+    case = Case("forward", siren(), BATCH, ScaleGMNSpec(WIDTH, readout="output"))
     model, compiled = case.build(), case.build()
-    assert isinstance(model, ScaleGMN)
-    assert isinstance(compiled, ScaleGMN)
-    compiled.body.compile_layers()
+    assert isinstance(model, Classifier)
+    assert isinstance(compiled, Classifier)
+    assert isinstance(compiled.trunk, ScaleGMNTrunk)
+    compiled.trunk.body.compile_layers()
     warm, other = seconds(compiled, case), seconds(compiled, case, BATCH // 2)
     sys.stdout.write(f"first compiled step {warm:.1f} s, first step of another batch size {other:.2f} s\n")
     seconds(model, case)

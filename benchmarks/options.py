@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from scalegmn.core.networks import Networks
+from scalegmn.models.base import Editor
 from scalegmn.models.bench import siren
-from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
+from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.native.memory import keep_memory
 from scalegmn.testing import random_networks
 
@@ -44,7 +45,7 @@ def main() -> None:
         for name, options in CHOICES.items():
             shared: dict[str, Any] = {"width": 64, "layers": 3, "backward": flow, **options}
             models[f"classifier, {flow}, {name}"] = ScaleGMN([a], 10, readout="output", **shared)
-            models[f"editor, {flow}, {name}"] = ScaleGMNEditor([a], **shared)
+            models[f"editor, {flow}, {name}"] = Editor(ScaleGMN([a], **shared))
     found: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(turns):
         for name, model in models.items():

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from scalegmn.core.networks import Networks
-from scalegmn.models import registry
 from scalegmn.models.bench import siren
+from scalegmn.models.registry import METHODS
 from scalegmn.native.memory import keep_memory
 
 WIDTH, BATCH, ROUNDS = 64, 32, 4
@@ -35,15 +35,13 @@ def main() -> None:
     architecture = siren()
     networks = Networks(architecture, 0.05 * torch.randn(BATCH, architecture.parameters))
     models: dict[str, nn.Module] = {}
-    for card in registry.cards():
-        if card.invariant is None:
-            continue
-        options = {"width": WIDTH, **({"pretraining": 1} if card.name == "inr2vec" else {})}
-        model = registry.build_invariant(card.name, [architecture], 10, options)
+    for method in METHODS.values():
+        options = {"width": WIDTH, **({"pretraining": 1} if method.name == "inr2vec" else {})}
+        model = method([architecture], 10, **options)
         model.prepare([networks])
         model.train()
         seconds(model, networks)
-        models[card.name] = model
+        models[method.name] = model
     turns = [{name: seconds(model, networks) for name, model in models.items()} for _ in range(ROUNDS)]
     medians = {name: statistics.median(turn[name] for turn in turns) for name in models}
     for name, value in sorted(medians.items(), key=lambda item: item[1]):

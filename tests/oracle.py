@@ -1,8 +1,8 @@
 """ScaleGMN written literally: an edge list, gather and scatter, and every equation as it stands in the paper.
 
-Slow and plain on purpose. It reads the parameters of a `ScaleGMN` or `ScaleGMNEditor` by name and shares no code with
-them: `Oracle(model)(networks)` must equal `model(networks)`, values and gradients. That is how the fast code is tested,
-and it is what the benchmarks compare with. No dropout, no probes.
+Slow and plain on purpose. It reads the parameters of a classifier or an editor on a trunk of ScaleGMN by name and
+shares no code with them: `Oracle(model)(networks)` must equal `model(networks)`, values and gradients. That is how the
+fast code is tested, and it is what the benchmarks compare with. No dropout, no probes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from scalegmn.core.activations import Phi
 from scalegmn.core.groups import Group, Trivial, group
 from scalegmn.core.networks import Networks
-from scalegmn.models.gmn import GMN, GMNEditor
-from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
+from scalegmn.models.base import Editor, InvariantModel, Regressor
+from scalegmn.models.scalegmn import ScaleGMNTrunk
 
 
 @dataclass
@@ -39,15 +39,17 @@ class Oracle:
         model: Whose parameters are used; gradients arrive there.
     """
 
-    def __init__(self, model: ScaleGMN | ScaleGMNEditor) -> None:
-        body = model.body
-        self.p: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    def __init__(self, model: InvariantModel | Editor) -> None:
+        assert isinstance(model.trunk, ScaleGMNTrunk)
+        body = model.trunk.body
+        named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self.p: dict[str, Tensor] = {name.removeprefix("trunk."): tensor for name, tensor in named.items()}
         self.model = model
         self.flow, self.skip, self.depth = body.backward, body.skip, len(body.layers)
         self.sign, self.aggregate = body.style.sign, body.style.aggregate
         self.everywhere = body.style.positions > 0
         self.kernel = body.init.kernels.shape
-        self.trivial = isinstance(model, GMN | GMNEditor)
+        self.trivial = model.trunk.spec.symmetry == "permutations"
 
     def __call__(self, networks: Networks) -> Tensor:
         """The outputs of an invariant model (B, outputs), or the direction of an editor (B, copies, P)."""
@@ -64,7 +66,7 @@ class Oracle:
         for t in range(self.depth):
             new = self.iterate(f"body.layers.{t}", state)
             state = self.add(state, new) if self.skip else new
-        if isinstance(self.model, ScaleGMNEditor):
+        if isinstance(self.model, Editor):
             return self.parameters(networks, state)
         return self.read(state, len(networks))
 
@@ -259,20 +261,22 @@ class Oracle:
     # -- readout (A.1.5) and equivariant head (A.4.3) ----------------------------------------------------------------
 
     def read(self, s: State, batch: int) -> Tensor:
-        readout = self.model.readout
+        assert isinstance(self.model, InvariantModel)
+        readout, name = self.model.pool.one.readout, "pool.one.readout"
         states = s.x if s.d is None else torch.cat([s.x, s.d], -1)
         last = len(self.a.layers) - 1
         parts = [self.row(states, last, readout.sizes[1], batch)]
         if readout.kind != "output":
             parts.append(self.row(states, 0, readout.sizes[0], batch))
         if readout.kind == "all":
-            inv = self.invariants("readout.invariant", s).view(batch, -1, s.x.shape[-1])
+            inv = self.invariants(f"{name}.invariant", s).view(batch, -1, s.x.shape[-1])
             layer = self.g.layer.view(batch, -1)[0]
             pooled = [inv[:, layer == i] for i in range(1, last)]
             sets = sum(y.mean(1) if self.aggregate == "mean" else y.sum(1) for y in pooled)
-            parts.append(self.mlp("readout.sets", sets))  # type: ignore[arg-type]
-        y = self.mlp("readout.mlp", torch.cat(parts, -1))
-        return torch.sigmoid(y) if self.model.sigmoid else y
+            parts.append(self.mlp(f"{name}.sets", sets))  # type: ignore[arg-type]
+        hidden = self.linear(f"{name}.embedding.0", torch.cat(parts, -1))
+        y = self.linear("last", F.silu(self.norm(f"{name}.embedding.1", hidden)))
+        return torch.sigmoid(y) if isinstance(self.model, Regressor) and self.model.sigmoid else y
 
     def row(self, states: Tensor, layer: int, size: int, batch: int) -> Tensor:
         """All neurons of one layer in a row, zeros for those that it lacks."""
@@ -284,11 +288,12 @@ class Oracle:
     def parameters(self, networks: Networks, s: State) -> Tensor:
         """f(theta): edges to weights, vertices to biases."""
         batch, copies = len(networks), self.model.copies
-        rho = s.e.new_zeros(len(s.e), self.p["head.weight.gamma.0.weight"].shape[0])
+        rho = s.e.new_zeros(len(s.e), self.p["write.readout.weight.gamma.0.weight"].shape[0])
         for g, which in self.edge_groups:
-            rho = rho.index_copy(0, which, self.scale_eq("head.weight", g, s.e[which]))
+            rho = rho.index_copy(0, which, self.scale_eq("write.readout.weight", g, s.e[which]))
         bias = self.on_vertices(
-            lambda g, v: self.scale_eq("head.bias", g, s.x[v]), lambda role, v: self.mlp("head.output_bias", s.x[v])
+            lambda g, v: self.scale_eq("write.readout.bias", g, s.x[v]),
+            lambda role, v: self.mlp("write.readout.output_bias", s.x[v]),
         )
         parts = []
         for segment in self.a.segments:

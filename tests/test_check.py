@@ -6,20 +6,22 @@ import dataclasses
 import json
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-import scalegmn.models  # noqa: F401
-from scalegmn.audit import Row, architectures, audit, cases, hostile_networks
+from scalegmn.audit import Row, architectures, audit, audit_case, cases, hostile_networks
 from scalegmn.cli import app
 from scalegmn.cli.application import run
+from scalegmn.core.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.gmn import GMN
-from scalegmn.models.mlp import MLP
-from scalegmn.models.registry import ModelCard, card, cards
-from scalegmn.models.scalegmn import ScaleGMN
+from scalegmn.models.flat import FlatMLP
+from scalegmn.models.method import Method
+from scalegmn.models.registry import METHODS, method
+from scalegmn.models.scalegmn import GMN, ScaleGMN, ScaleGMNSpec, ScaleGMNTrunk
+from scalegmn.models.trunk import Pooling, Trunk
 
 KEYS = ["model", "architecture", "activation", "head", "law", "dtype", "error", "tolerance", "ok"]
 
@@ -28,34 +30,34 @@ BROKEN = """
 import sys
 from scalegmn.cli import app
 from scalegmn.cli.application import run
-from scalegmn.models.gmn import GMN
-from scalegmn.models.registry import ModelCard, register
-register(ModelCard("boaster", "Boaster", "nobody", 2024, ("permutation", "scale"), GMN, None, convolutions=False))
+from dataclasses import replace
+from scalegmn.models.registry import register
+from scalegmn.models.scalegmn import GMN
+register(replace(GMN, name="boaster", symmetries=("permutation", "scale"), convolutions=False))
 sys.exit(run(app, ["check", "--model", "boaster", *sys.argv[1:]]))
 """
 
 
-def pretender(builder: type, *symmetries: str) -> ModelCard:
-    """A card that claims more or less than the model does."""
-    return ModelCard("pretender", "", "", 2024, symmetries, builder, None, convolutions=False, several=False)
+def pretender(claimed: Method, *symmetries: str) -> Method:
+    """A method that claims more or less than its trunk does."""
+    return dataclasses.replace(claimed, name="pretender", symmetries=symmetries, convolutions=False, several=False)
 
 
-def test_every_registered_model_has_cases_of_its_own() -> None:
-    found = cases(cards())
-    assert {c.card.name for c in found} == {c.name for c in cards()}
-    for one in cards():
-        kinds = {c.kind for c in found if c.card == one}
+def test_every_registered_method_has_cases_of_its_own() -> None:
+    found = cases(list(METHODS.values()))
+    assert {c.method.name for c in found} == set(METHODS)
+    for one in METHODS.values():
+        kinds = {c.kind for c in found if c.method == one}
         assert kinds <= set(architectures())
         assert any(k.startswith("CNN") for k in kinds) == one.convolutions
-        heads = {c.head for c in found if c.card == one}
-        builders = {"invariant": one.invariant, "equivariant": one.equivariant}
-        assert heads == {head for head, builder in builders.items() if builder is not None}
+        heads = {c.head for c in found if c.method == one}
+        assert heads == ({"invariant", "equivariant"} if one.edits else {"invariant"})
     for name in ("scalegmn", "scalegmn-b"):
-        assert len({c.activation for c in found if c.card.name == name}) == 6
+        assert len({c.activation for c in found if c.method.name == name}) == 6
 
 
 def test_a_good_model_passes_with_its_negative_controls() -> None:
-    rows = list(audit([dataclasses.replace(card("gmn"), convolutions=False)]))
+    rows = list(audit([dataclasses.replace(method("gmn"), convolutions=False)]))
     assert all(row.ok for row in rows)
     laws = {row.law for row in rows}
     assert laws == {
@@ -66,50 +68,74 @@ def test_a_good_model_passes_with_its_negative_controls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("builder", "symmetries", "law"),
+    ("claimed", "symmetries", "law"),
     [
         (GMN, ("permutation", "scale"), "permutation and scale"),
-        (MLP, ("permutation",), "permutation"),
+        (FlatMLP, ("permutation",), "permutation"),
         (ScaleGMN, ("permutation",), "not scale invariant"),
         (GMN, (), "not permutation invariant"),
     ],
     ids=["not scale invariant", "not permutation invariant", "more than it says", "more than nothing"],
 )
-def test_a_model_that_is_not_what_its_card_says_fails(builder: type, symmetries: tuple[str, ...], law: str) -> None:
-    rows = list(audit([pretender(builder, *symmetries)]))
-    assert {row.law for row in rows if not row.ok} == {law}
+def test_a_method_that_is_not_what_it_says_fails(claimed: Method, symmetries: tuple[str, ...], law: str) -> None:
+    rows = list(audit([pretender(claimed, *symmetries)]))
+    # The head that edits breaks the law as well.
+    broken = {row.law for row in rows if not row.ok and row.head == "invariant"}
+    assert broken == {law}
 
 
-class Explosive(ScaleGMN):
+class Spoiled(nn.Module):
+    """Does something to an embedding."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        return self.function(embedding)
+
+
+class Explosive(ScaleGMNTrunk):
     """The right symmetry, but its gradients are not finite."""
 
-    def read(self, embedding: torch.Tensor) -> torch.Tensor:
-        return super().read(embedding) + (0 * embedding.sum(1, keepdim=True)).sqrt()
+    def pooling(self) -> Pooling:
+        found = super().pooling()
+        return Pooling(found.one, Spoiled(lambda x: x + (0 * x.sum(1, keepdim=True)).sqrt()), found.size)
+
+
+def invariant_rows(trunk: type[Trunk]) -> list[Row]:
+    """The audit of ScaleGMN with another trunk, as far as its invariant head goes."""
+    method = dataclasses.replace(pretender(ScaleGMN, "permutation", "scale"), trunk=trunk)
+    return [row for case in cases([method]) if case.head == "invariant" for row in audit_case(case)]
 
 
 def test_gradients_that_are_not_finite_are_found() -> None:
-    rows = list(audit([pretender(Explosive, "permutation", "scale")]))
+    rows = invariant_rows(Explosive)
     assert {row.law for row in rows if not row.ok} == {"finite gradients"}
 
 
-class Constant(ScaleGMN):
+class Constant(ScaleGMNTrunk):
     """Every symmetry there is, and finite gradients."""
 
-    def read(self, embedding: torch.Tensor) -> torch.Tensor:
-        return super().read(0 * embedding)
+    def pooling(self) -> Pooling:
+        found = super().pooling()
+        return Pooling(found.one, Spoiled(lambda x: 0 * x), found.size)
 
 
 def test_a_constant_is_no_model() -> None:
-    rows = list(audit([pretender(Constant, "permutation", "scale")]))
+    rows = invariant_rows(Constant)
     assert {row.law for row in rows if not row.ok} == {"not constant"}
 
 
-def refuse(*_: object, **__: object) -> ScaleGMN:
-    raise ScaleGMNError("expected nothing")
+class Refusing(ScaleGMNTrunk):
+    """Reads nothing."""
+
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: ScaleGMNSpec) -> None:
+        raise ScaleGMNError("expected nothing")
 
 
 def test_a_model_that_refuses_everything_fails() -> None:
-    (row,) = audit([pretender(partial(refuse), "permutation")])  # type: ignore[arg-type]
+    (row,) = audit([dataclasses.replace(pretender(GMN, "permutation"), trunk=Refusing)])
     assert (row.law, row.ok) == ("reads something", False)
 
 

@@ -13,17 +13,21 @@ if TYPE_CHECKING:
     from scalegmn.core.transform import Transform as Transform
     from scalegmn.errors import ScaleGMNError as ScaleGMNError
     from scalegmn.inference.trained import load as load
+    from scalegmn.models.base import Classifier as Classifier
+    from scalegmn.models.base import Editor as Editor
+    from scalegmn.models.base import Regressor as Regressor
     from scalegmn.models.scalegmn import ScaleGMN as ScaleGMN
-    from scalegmn.models.scalegmn import ScaleGMNEditor as ScaleGMNEditor
     from scalegmn.zoo.store.zoo import Zoo as Zoo
 
 # Public name -> module that defines it. Names load on first use, so that the command line answers
 # `--help` without loading torch. A test keeps this table and the block above equal.
 _EXPORTS = {
     "Architecture": "scalegmn.core.architecture",
+    "Classifier": "scalegmn.models.base",
+    "Editor": "scalegmn.models.base",
     "Networks": "scalegmn.core.networks",
+    "Regressor": "scalegmn.models.base",
     "ScaleGMN": "scalegmn.models.scalegmn",
-    "ScaleGMNEditor": "scalegmn.models.scalegmn",
     "ScaleGMNError": "scalegmn.errors",
     "Transform": "scalegmn.core.transform",
     "Zoo": "scalegmn.zoo.store.zoo",

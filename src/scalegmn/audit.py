@@ -22,8 +22,8 @@ from .core.architecture import Architecture, Connection, Layer, Skip
 from .core.networks import Networks
 from .core.transform import Transform
 from .errors import ScaleGMNError
-from .models.base import Editor, InvariantModel
-from .models.registry import ModelCard, options_of
+from .models.base import Classifier, Editor, InvariantModel
+from .models.method import Method
 from .testing import random_inputs, random_networks, relative_error
 
 Head = Literal["invariant", "equivariant"]
@@ -79,7 +79,7 @@ class Row:
 class Case:
     """A model with one head for one kind of architecture."""
 
-    card: ModelCard
+    method: Method
     kind: str
     activation: str
     head: Head
@@ -130,19 +130,18 @@ def hostile_networks(architecture: Architecture, count: int, generator: torch.Ge
     return networks
 
 
-def cases(cards: Sequence[ModelCard]) -> list[Case]:
+def cases(methods: Sequence[Method]) -> list[Case]:
     """What the audit tries."""
     found = []
-    for card in cards:
-        names = ACTIVATIONS if "scale" in card.symmetries else _FEW
+    for method in methods:
+        names = ACTIVATIONS if "scale" in method.symmetries else _FEW
         for kind in architectures():
-            if kind.startswith("CNN") and not card.convolutions:
+            if kind.startswith("CNN") and not method.convolutions:
                 continue
             for name in names:
-                if card.invariant is not None:
-                    found.append(Case(card, kind, name, "invariant"))
-                if card.equivariant is not None:
-                    found.append(Case(card, kind, name, "equivariant"))
+                found.append(Case(method, kind, name, "invariant"))
+                if method.edits:
+                    found.append(Case(method, kind, name, "equivariant"))
     return found
 
 
@@ -175,18 +174,18 @@ def answer(model: Model, networks: Networks) -> Tensor:
     return y
 
 
-def audit(cards: Sequence[ModelCard]) -> Iterator[Row]:
+def audit(methods: Sequence[Method]) -> Iterator[Row]:
     """All laws on all models; a model that refuses every architecture fails."""
-    for card in cards:
+    for method in methods:
         rows = 0
-        for case in cases([card]):
+        for case in cases([method]):
             for row in audit_case(case):
                 rows += 1
                 yield row
-        if card.several and card.invariant is not None:
-            yield audit_order(card)
+        if method.several and rows:
+            yield audit_order(method)
         if not rows:
-            yield Row(card.name, "any", "any", "invariant", "reads something", "float64", math.inf, 0.0, False)
+            yield Row(method.name, "any", "any", "invariant", "reads something", "float64", math.inf, 0.0, False)
 
 
 def audit_case(case: Case) -> Iterator[Row]:
@@ -213,25 +212,25 @@ def audit_case(case: Case) -> Iterator[Row]:
 
 def _audit_laws(case: Case, model: Model, networks: Networks, generator: torch.Generator) -> Iterator[Row]:
     a, dtype = networks.architecture, networks.dtype
-    for law, permute, scale in _laws(case.card.symmetries):
+    for law, permute, scale in _laws(case.method.symmetries):
         g = Transform.sample(a, len(networks), generator, spread=SPREAD, permute=permute, scale=scale)
         error = violation(model, networks, g)
         if not law.startswith("not "):
             yield _row(case, law, dtype, error, TOLERANCES[dtype], error <= TOLERANCES[dtype])
         elif dtype == torch.float64:
             yield _row(case, f"{law} {case.head}", dtype, error, BROKEN, error > BROKEN)
-    if "scale" in case.card.symmetries and dtype == torch.float64:
+    if "scale" in case.method.symmetries and dtype == torch.float64:
         with torch.no_grad():
             first, second = answer(model, networks[:2]).split(1)
         error = relative_error(first, second).max().item()
         yield _row(case, "not constant", dtype, error, BROKEN, error > BROKEN)
 
 
-def audit_order(card: ModelCard) -> Row:
+def audit_order(method: Method) -> Row:
     """Networks of two architectures in turns give what each gives alone, in the order of the input."""
     kinds = architectures()
     first, second = kinds["MLP"](ACTIVATIONS["relu"]), kinds["MLP, one width"](ACTIVATIONS["tanh"])
-    case = Case(card, "several", "relu, tanh", "invariant")
+    case = Case(method, "several", "relu, tanh", "invariant")
     tolerance = TOLERANCES[torch.float64]
     try:
         model = build(case, [first, second])
@@ -250,17 +249,15 @@ def audit_order(card: ModelCard) -> Row:
 def build(case: Case, architectures: Sequence[Architecture]) -> Model:
     """A small model in float64."""
     torch.manual_seed(0)
-    builder = case.card.invariant if case.head == "invariant" else case.card.equivariant
-    assert builder is not None
-    options: dict[str, object] = {}
-    for name, parameter in options_of(builder).items():
-        if name in _LIMITS and isinstance(parameter.default, int):
-            options[name] = min(parameter.default, _LIMITS[name])
-        if name == "image" and architectures[0].spatial:
-            options[name] = random_inputs(architectures[0], 1).shape[-1]
-        if name == "copies":
-            options[name] = 2
-    model = builder(architectures, 3, **options) if case.head == "invariant" else builder(architectures, **options)
+    options: dict[str, object] = {
+        name: min(getattr(case.method.spec, name), limit)
+        for name, limit in _LIMITS.items()
+        if name in case.method.spec.names()
+    }
+    if "image" in case.method.spec.names() and architectures[0].spatial:
+        options["image"] = random_inputs(architectures[0], 1).shape[-1]
+    trunk = case.method.build(architectures, case.method.chosen(options))
+    model = Classifier(trunk, 3) if case.head == "invariant" else Editor(trunk, copies=2)
     return model.double()
 
 
@@ -284,4 +281,4 @@ def _laws(symmetries: tuple[str, ...]) -> list[tuple[str, bool, bool]]:
 
 def _row(case: Case, law: str, dtype: torch.dtype, error: float, tolerance: float, ok: bool) -> Row:
     name = str(dtype).removeprefix("torch.")
-    return Row(case.card.name, case.kind, case.activation, case.head, law, name, error, tolerance, ok)
+    return Row(case.method.name, case.kind, case.activation, case.head, law, name, error, tolerance, ok)

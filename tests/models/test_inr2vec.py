@@ -50,14 +50,14 @@ def test_pretraining_reproduces_functions_and_freezes_the_encoder() -> None:
     model = Inr2Vec([ARCHITECTURE], 2, width=32, layers=3, embedding=32, pretraining=150)
     model.eval()
     with torch.no_grad():
-        before = torch.stack([model.reconstruction_loss(networks) for _ in range(5)]).mean()
+        before = torch.stack([model.trunk.reconstruction_loss(networks) for _ in range(5)]).mean()
     model.prepare([networks])
     model.eval()
     with torch.no_grad():
-        after = torch.stack([model.reconstruction_loss(networks) for _ in range(5)]).mean()
+        after = torch.stack([model.trunk.reconstruction_loss(networks) for _ in range(5)]).mean()
     assert after < 0.5 * before
 
-    code = model.encode(networks)
+    code = model.trunk(networks)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(40):
         model.train()
@@ -65,7 +65,7 @@ def test_pretraining_reproduces_functions_and_freezes_the_encoder() -> None:
         torch.nn.functional.cross_entropy(model(networks), labels).backward()
         optimiser.step()
     model.eval()
-    torch.testing.assert_close(model.encode(networks), code, rtol=0, atol=0)
+    torch.testing.assert_close(model.trunk(networks), code, rtol=0, atol=0)
     unseen, expected = family(200, seed=1)
     assert (model(unseen).argmax(1) == expected).double().mean().item() > 0.8
 
@@ -77,11 +77,11 @@ def test_frozen_survives_saving() -> None:
     other = Inr2Vec([ARCHITECTURE], 2, width=8, layers=2, embedding=8, pretraining=2)
     other.load_state_dict(model.state_dict())
     other(networks).sum().backward()
-    assert all(p.grad is None for p in other.encoder.parameters())
+    assert all(p.grad is None for p in other.trunk.encoder.parameters())
     joint = Inr2Vec([ARCHITECTURE], 2, width=8, layers=2, embedding=8, pretraining=0)
     joint.prepare([networks])
     joint(networks).sum().backward()
-    assert all(p.grad is not None for p in joint.encoder.parameters())
+    assert all(p.grad is not None for p in joint.trunk.encoder.parameters())
 
 
 @pytest.mark.parametrize("widths", [[2, 6, 1], [2, 6, 5, 1], [2, 1]], ids=str)

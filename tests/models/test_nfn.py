@@ -8,7 +8,8 @@ import torch
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.models.dws import DWS
-from scalegmn.models.nfn import NFNHNP, NFNNP, Encoding, NFNBlock, pool, positions
+from scalegmn.models.method import Method
+from scalegmn.models.nfn import NFNHNP, NFNNP, Encoding, NFNPool, nfn_block, positions
 from scalegmn.models.weight_space import full_layout, hidden_layout, summarise
 
 ARCHITECTURE = Architecture.mlp([3, 5, 4, 2], "tanh")
@@ -33,9 +34,9 @@ def with_ends_permuted(batch: Networks, layer: int) -> Networks:
     return Networks.from_tensors(ARCHITECTURE, weights, biases)
 
 
-@pytest.mark.parametrize("model", [NFNNP, NFNHNP])
+@pytest.mark.parametrize("model", [NFNNP, NFNHNP], ids=["np", "hnp"])
 @pytest.mark.parametrize("end", [0, -1])
-def test_input_and_output_neurons_are_told_apart(model: type[NFNNP | NFNHNP], end: int) -> None:
+def test_input_and_output_neurons_are_told_apart(model: Method, end: int) -> None:
     torch.manual_seed(0)
     built = model([ARCHITECTURE], 4, width=8, head_width=8).double().eval()
     a, b = built(networks()), built(with_ends_permuted(networks(), end))
@@ -46,7 +47,7 @@ def test_input_and_output_neurons_are_told_apart(model: type[NFNNP | NFNHNP], en
 def test_without_the_encoding_they_are_not(end: int) -> None:
     torch.manual_seed(0)
     layout = full_layout(ARCHITECTURE)
-    block = NFNBlock(layout.channels(1), layout.channels(8), dropout=0).double()
+    block = nfn_block(layout.channels(1), layout.channels(8), dropout=0).double()
     pair = [networks(), with_ends_permuted(networks(), end)]
     a, b = (summarise(block(layout.fold(n.parameters[..., None]))) for n in pair)
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
@@ -57,7 +58,7 @@ def test_pooling_keeps_ends_apart_in_both_layouts(sizes: list[int]) -> None:
     architecture = Architecture.mlp(sizes, "prelu")
     full, hidden = full_layout(architecture), hidden_layout(architecture)
     x = torch.randn(2, architecture.parameters, 4, dtype=torch.float64)
-    a, b = pool(full.fold(x), full), pool(hidden.fold(x), hidden)
+    a, b = NFNPool(full)(full.fold(x)), NFNPool(hidden)(hidden.fold(x))
     assert a.shape == b.shape == (2, hidden.channels(4).total)
     torch.testing.assert_close(a.sort(1).values, b.sort(1).values)
 
@@ -83,7 +84,7 @@ def test_dws_learns_what_it_is_shown(reduction: str) -> None:
     assert first is not None
     # Which input has the larger outgoing weights: does not depend on the order of hidden neurons.
     labels = (first[:, :, 0].square().sum((1, 2)) > first[:, :, 1].square().sum((1, 2))).long()
-    model = DWS([ARCHITECTURE], 2, width=8, layers=2, reduction=reduction).double()  # type: ignore[arg-type]
+    model = DWS([ARCHITECTURE], 2, width=8, layers=2, reduction=reduction).double()
     model.prepare([batch])
     optimiser = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(80):

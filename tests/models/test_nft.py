@@ -100,7 +100,7 @@ def test_codes_tell_ends_apart_and_hidden_neurons_not() -> None:
 
 
 def test_what_it_refuses() -> None:
-    with pytest.raises(ScaleGMNError, match="nft: expected a width that 4 heads divide, got 10"):
+    with pytest.raises(ScaleGMNError, match="width: expected a number that 4 heads divide, got 10"):
         NFT([ARCHITECTURE], 2, width=10)
     with pytest.raises(ScaleGMNError, match="nft: reads weights and biases, not learned slopes"):
         NFT([Architecture.mlp([2, 3, 1], "prelu")], 2)

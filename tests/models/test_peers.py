@@ -5,18 +5,21 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import pytest
 import torch
 
 from scalegmn.core.architecture import Architecture, Connection, Layer, Skip
 from scalegmn.core.networks import Networks
+from scalegmn.core.schema import from_json, to_json
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.base import Editor, InvariantModel, Metanetwork
-from scalegmn.models.registry import build_equivariant, build_invariant, card
-from scalegmn.models.weight_space import BatchNorm
+from scalegmn.models.base import Classifier, Editor, Metanetwork
+from scalegmn.models.method import Method
+from scalegmn.models.parts import BatchNorm
+from scalegmn.models.registry import METHODS, method
 
 MLPS = {
     "siren": Architecture.mlp([2, 6, 5, 3], "sine"),
@@ -39,27 +42,26 @@ class Peer:
     """A model and small options for it."""
 
     name: str
-    options: dict[str, object] = field(default_factory=dict)
-    editor_options: dict[str, object] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     architectures: dict[str, Architecture] = field(default_factory=lambda: MLPS | CNNS)
     any_graph: bool = False
 
 
-SMALL: dict[str, object] = {"width": 8, "layers": 2}
+SMALL: dict[str, Any] = {"width": 8, "layers": 2}
 PEERS = [
-    Peer("mlp", SMALL, SMALL, any_graph=True),
+    Peer("mlp", SMALL, any_graph=True),
     Peer("statnn", SMALL, any_graph=True),
-    Peer("dws", SMALL, SMALL, MLPS),
-    Peer("nfn-np", SMALL | {"head_width": 24}, SMALL),
-    Peer("nfn-hnp", SMALL | {"head_width": 24}, SMALL),
+    Peer("dws", SMALL, MLPS),
+    Peer("nfn-np", SMALL | {"head_width": 24}),
+    Peer("nfn-hnp", SMALL | {"head_width": 24}),
     Peer("nft", SMALL | {"heads": 2, "queries": 3}),
     Peer("inr2vec", SMALL | {"embedding": 8, "pretraining": 3}, architectures=EQUAL),
-    Peer("monomial-nfn", SMALL | {"mixing": 1, "head_width": 24}, SMALL),
+    Peer("monomial-nfn", SMALL | {"mixing": 1, "head_width": 24}),
     Peer("probegen", SMALL | {"image": 9}, architectures=MLPS | {"cnn": CNNS["cnn"]}, any_graph=True),
     Peer("probegen", SMALL | {"image": 6}, architectures={"flattened": CNNS["flattened"]}, any_graph=True),
 ]
 CASES = [(peer, key) for peer in PEERS for key in peer.architectures]
-EDITORS = [(peer, key) for peer, key in CASES if card(peer.name).equivariant is not None]
+EDITORS = [(peer, key) for peer, key in CASES if method(peer.name).edits]
 
 
 def case_id(value: object) -> str:
@@ -75,17 +77,17 @@ def networks_of(architecture: Architecture, count: int = 6, seed: int = 0) -> Ne
     return Networks(architecture, torch.randn(count, architecture.parameters, generator=generator).double())
 
 
-def invariant(peer: Peer, architecture: Architecture, outputs: int = 4) -> InvariantModel:
+def invariant(peer: Peer, architecture: Architecture, outputs: int = 4) -> Classifier:
     """A prepared model in evaluation mode and double precision."""
     torch.manual_seed(0)
-    model = build_invariant(peer.name, [architecture], outputs, peer.options).double()
+    model = method(peer.name)([architecture], outputs, **peer.options).double()
     model.prepare([networks_of(architecture, 20, seed=1)])
     return model.eval()
 
 
-def editor(peer: Peer, architecture: Architecture, **more: object) -> Editor:
+def editor(peer: Peer, architecture: Architecture, **more: Any) -> Editor:
     torch.manual_seed(0)
-    model = build_equivariant(peer.name, [architecture], peer.editor_options | more).double()
+    model = Editor(method(peer.name)([architecture], **peer.options), **more).double()
     model.prepare([networks_of(architecture, 20, seed=1)])
     return model.eval()
 
@@ -130,7 +132,7 @@ def test_saved_and_loaded_models_agree(peer: Peer, key: str) -> None:
     torch.save(model.state_dict(), file)
     file.seek(0)
     torch.manual_seed(1)
-    other = build_invariant(peer.name, [networks.architecture], 4, peer.options).double().eval()
+    other = method(peer.name)([networks.architecture], 4, **peer.options).double().eval()
     assert not torch.equal(other(networks), model(networks))
     other.load_state_dict(torch.load(file, weights_only=True))
     torch.testing.assert_close(other(networks), model(networks), rtol=0, atol=0)
@@ -153,25 +155,25 @@ def test_networks_do_not_see_each_other(peer: Peer, key: str) -> None:
 def test_options_that_do_not_exist_are_refused(peer: Peer) -> None:
     architecture = next(iter(peer.architectures.values()))
     with pytest.raises(ScaleGMNError, match="unknown option"):
-        build_invariant(peer.name, [architecture], 4, {"widht": 8})
+        method(peer.name)([architecture], 4, widht=8)
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=case_id)
 def test_no_architecture_is_refused(peer: Peer) -> None:
     with pytest.raises(ScaleGMNError, match="expected at least one"):
-        build_invariant(peer.name, [], 4, peer.options)
+        method(peer.name)([], 4, **peer.options)
 
 
 @pytest.mark.parametrize("peer", [p for p in PEERS if not p.any_graph], ids=case_id)
 def test_residual_graphs_are_refused(peer: Peer) -> None:
     with pytest.raises(ScaleGMNError, match=f"{peer.name}: expected a chain"):
-        build_invariant(peer.name, [RESIDUAL], 4, peer.options)
+        method(peer.name)([RESIDUAL], 4, **peer.options)
 
 
-@pytest.mark.parametrize("peer", [p for p in PEERS if not card(p.name).convolutions], ids=case_id)
+@pytest.mark.parametrize("peer", [p for p in PEERS if not method(p.name).convolutions], ids=case_id)
 def test_convolutions_are_refused(peer: Peer) -> None:
     with pytest.raises(ScaleGMNError, match=f"{peer.name}: .*convolution"):
-        build_invariant(peer.name, [CNNS["cnn"]], 4, peer.options)
+        method(peer.name)([CNNS["cnn"]], 4, **peer.options)
 
 
 @pytest.mark.parametrize("peer", [p for p in PEERS if p.any_graph], ids=case_id)
@@ -187,24 +189,51 @@ def test_residual_graphs_are_read(peer: Peer) -> None:
         ("scalegmn", {"probes": -3}, "model 'scalegmn': probes: expected at least 0, got -3"),
         ("scalegmn", {"dropout": 1.5}, "dropout: expected at least 0 and less than 1, got 1.5"),
         ("scalegmn", {"aggregate": "max"}, "aggregate: expected one of sum, mean; got 'max'"),
-        ("dws", {"reduction": "sum"}, "reduction: expected 'mean' or 'max', got 'sum'"),
+        ("dws", {"reduction": "sum"}, "reduction: expected one of mean, max; got 'sum'"),
         ("nft", {"heads": 0}, "model 'nft': heads: expected at least 1, got 0"),
         ("probegen", {"probes": 0}, "probes: expected at least 1, got 0"),
         ("mlp", {"layers": 1}, "layers: expected at least 2, got 1"),
     ],
 )
-def test_impossible_options_are_one_line(name: str, options: dict[str, object], message: str) -> None:
+def test_impossible_options_are_one_line(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ScaleGMNError, match=re.escape(message)):
-        build_invariant(name, [EQUAL["siren"]], 4, options)
+        method(name)([EQUAL["siren"]], 4, **options)
+
+
+@pytest.mark.parametrize("one", METHODS.values(), ids=lambda m: m.name)
+def test_a_specification_prints_compares_and_says_what_it_means(one: Method) -> None:
+    spec = one.chosen({"layers": 3})
+    assert spec == one.chosen({"layers": 3}) != one.chosen({"layers": 2})
+    assert from_json(type(spec), to_json(spec), "spec") == spec
+    names = {kind.__name__: kind for kind in (type(spec),)}
+    assert eval(repr(spec), names) == spec  # the text is Python
+    assert list(spec.meanings()) == [f.name for f in fields(spec)]
+    assert all(text.endswith((".", ")")) for text in spec.meanings().values())
+
+
+@pytest.mark.parametrize("one", [m for m in METHODS.values() if not m.edits], ids=lambda m: m.name)
+def test_what_cannot_edit_says_so(one: Method) -> None:
+    with pytest.raises(ScaleGMNError, match=f"model: '{one.name}' has no equivariant head, so it cannot edit"):
+        Editor(one([EQUAL["siren"]]))
+
+
+@pytest.mark.parametrize("one", [m for m in METHODS.values() if m.edits], ids=lambda m: m.name)
+def test_the_same_three_lines_with_every_method(one: Method) -> None:
+    torch.manual_seed(0)
+    trunk = one([EQUAL["siren"]], width=8, layers=2).double()
+    digits, dilate = Classifier(trunk, outputs=10), Editor(trunk, copies=8)
+    networks = networks_of(EQUAL["siren"], 3)
+    assert (digits(networks).shape, len(dilate(networks))) == ((3, 10), 24)
+    assert digits.trunk is dilate.trunk
 
 
 DEEPER = (Architecture.mlp([2, 6, 3], "sine"), Architecture.mlp([2, 5, 4, 3], "relu"))
 
 
-@pytest.mark.parametrize("peer", [p for p in PEERS if card(p.name).several], ids=case_id)
+@pytest.mark.parametrize("peer", [p for p in PEERS if method(p.name).several], ids=case_id)
 def test_several_architectures_in_the_order_of_the_input(peer: Peer) -> None:
     torch.manual_seed(0)
-    model = build_invariant(peer.name, DEEPER, 4, peer.options).double()
+    model = method(peer.name)(DEEPER, 4, **peer.options).double()
     batches = [networks_of(DEEPER[0]), networks_of(DEEPER[1]), networks_of(DEEPER[0], seed=1)]
     model.prepare(batches)
     model.eval()
@@ -218,7 +247,7 @@ def test_batch_statistics_are_those_of_the_whole_batch(name: str) -> None:
     architectures = [Architecture.mlp([2, 64, 64, 1], activation) for activation in ("sine", "tanh")]
     batches = [networks_of(architectures[0], 3), networks_of(architectures[1], 5)]
     options = {"inr2vec": {"pretraining": 1}}.get(name, {})
-    model = build_invariant(name, architectures, 4, {"layers": 2, **options}).double()
+    model = method(name)(architectures, 4, layers=2, **options).double()
     model.prepare(batches)
     seen = []
     for part in model.modules():
@@ -229,10 +258,10 @@ def test_batch_statistics_are_those_of_the_whole_batch(name: str) -> None:
     assert set(seen) == {8}
 
 
-@pytest.mark.parametrize("peer", [p for p in PEERS if not card(p.name).several], ids=case_id)
+@pytest.mark.parametrize("peer", [p for p in PEERS if not method(p.name).several], ids=case_id)
 def test_architectures_of_other_shapes_are_refused(peer: Peer) -> None:
     with pytest.raises(ScaleGMNError, match="same shapes"):
-        build_invariant(peer.name, DEEPER, 4, peer.options)
+        method(peer.name)(DEEPER, 4, **peer.options)
 
 
 # -- laws ----------------------------------------------------------------------------------------------------------
@@ -250,7 +279,7 @@ def check_law(build: Callable[[Peer, Architecture], Metanetwork], peer: Peer, ke
     model = build(peer, networks.architecture)
     g = moves(networks.architecture, permute=what == "permutation", scale=what == "scale")
     found = change_under(model, networks, g)
-    if what in card(peer.name).symmetries:
+    if what in method(peer.name).symmetries:
         assert found < 1e-9
     else:
         assert found > 1e-6

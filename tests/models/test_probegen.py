@@ -49,14 +49,14 @@ def test_probes_move_when_it_learns() -> None:
     # The sign of the function far from where the probes begin.
     labels = (networks.evaluate(torch.tensor([[3.0, -3.0]]))[:, 0, 0] > 0).long()
     model = ProbeGen([architecture], 2, width=32, layers=3, probes=16)
-    before = model.probes().detach()
+    before = model.trunk.generator().detach()
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(150):
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(model(networks), labels).backward()
         optimiser.step()
     assert (model(networks).argmax(1) == labels).double().mean().item() > 0.95
-    assert (model.probes() - before).norm(dim=1).min() > 0.01
+    assert (model.trunk.generator() - before).norm(dim=1).min() > 0.01
 
 
 def test_ends_must_agree() -> None:

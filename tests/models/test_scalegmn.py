@@ -23,9 +23,8 @@ from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.base import Editor, InvariantModel
-from scalegmn.models.gmn import GMN, GMNEditor
-from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
+from scalegmn.models.base import Classifier, Editor, InvariantModel, Regressor
+from scalegmn.models.scalegmn import GMN, ScaleGMN
 
 SMALL: dict[str, Any] = {"width": 6, "layers": 2}
 FLOWS = ("none", "shared", "reciprocal", "dual")
@@ -44,10 +43,8 @@ CASES = [(flow, kind, name) for flow in FLOWS for kind, name in ARCHITECTURES if
 
 def build(head: str, a: Architecture, *, permutations_only: bool = False, **options: Any) -> InvariantModel | Editor:
     torch.manual_seed(0)
-    options = SMALL | options
-    if head == "invariant":
-        return (GMN if permutations_only else ScaleGMN)([a], 3, **options).double()
-    return (GMNEditor if permutations_only else ScaleGMNEditor)([a], copies=2, **options).double()
+    trunk = (GMN if permutations_only else ScaleGMN)([a], **SMALL | options)
+    return (Classifier(trunk, 3) if head == "invariant" else Editor(trunk, copies=2)).double()
 
 
 def train(model: InvariantModel | Editor, networks: Networks, steps: int) -> None:
@@ -135,7 +132,8 @@ def test_options_keep_the_laws(option: str, flow: str, kind: str, name: str, hea
 @pytest.mark.parametrize("flow", ["none", "dual"])
 def test_every_readout_is_invariant(readout: str, flow: str) -> None:
     a = ARCHITECTURES["mlp", "mixed"]
-    model = build("invariant", a, backward=flow, readout=readout, edge_updates=False, sigmoid=True)
+    trunk = ScaleGMN([a], backward=flow, readout=readout, edge_updates=False, **SMALL)
+    model = Regressor(trunk, 3, sigmoid=True).double()
     networks = of_all_conditions(a)
     assert violation(model, networks, transforms(a, len(networks))) < 1e-9
     y = answer(model, networks)
@@ -150,7 +148,7 @@ def test_preparation_brings_inputs_to_a_common_size_and_changes_the_answer() -> 
     small = networks.replace(1e-4 * networks.parameters)
     model.prepare([small])
     assert not torch.allclose(before, answer(model, networks))
-    w = model.body.init.kernels(small, 1)
+    w = model.trunk.body.init.kernels(small, 1)
     assert 0.1 < float(w.square().mean().sqrt()) < 10
 
 
@@ -163,7 +161,7 @@ def test_a_thousand_steps_on_a_hostile_zoo_without_a_single_nan() -> None:
     zoo = Networks.cat([fresh(a, 8), hostile(a, 24)]).to(dtype=torch.float32)
     targets = torch.rand(32, 1, generator=generator(0))
     torch.manual_seed(0)
-    model = ScaleGMN([a], 1, width=4, layers=2, backward="dual", readout="output", sigmoid=True)
+    model = Regressor(ScaleGMN([a], width=4, layers=2, backward="dual", readout="output"), sigmoid=True)
     model.prepare([zoo])
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     losses = []
@@ -285,7 +283,7 @@ def test_networks_with_mixed_activations_in_any_order() -> None:
 
 def test_an_editor_of_several_architectures() -> None:
     torch.manual_seed(0)
-    model = ScaleGMNEditor(SEVERAL, backward="dual", gamma=1.0, **SMALL).double()
+    model = Editor(ScaleGMN(SEVERAL, backward="dual", **SMALL), gamma=1.0).double()
     for a in SEVERAL:
         networks = fresh(a)
         assert violation(model, networks, transforms(a)) < 1e-9
@@ -298,7 +296,7 @@ def test_an_editor_of_several_architectures() -> None:
 def test_editing_adds_gamma_times_the_direction() -> None:
     a = ARCHITECTURES["mlp", "sine"]
     torch.manual_seed(0)
-    model = ScaleGMNEditor([a], copies=2, gamma=0.5, backward="shared", **SMALL).double()
+    model = Editor(ScaleGMN([a], backward="shared", **SMALL), copies=2, gamma=0.5).double()
     networks = fresh(a)
     direction = model.direction(networks)
     assert direction.shape == (3, 2, a.parameters)
@@ -314,7 +312,7 @@ def test_editing_adds_gamma_times_the_direction() -> None:
 
 def test_first_edits_are_small() -> None:
     torch.manual_seed(0)
-    model = ScaleGMNEditor(SEVERAL, backward="dual", gamma=0.01, **SMALL).double()
+    model = Editor(ScaleGMN(SEVERAL, backward="dual", **SMALL), gamma=0.01).double()
     training = [fresh(a) for a in SEVERAL]
     model.prepare(training)
     for networks in training:
@@ -342,10 +340,12 @@ def test_a_model_prints_as_a_short_summary() -> None:
     model = ScaleGMN([a, b], 10, width=8, layers=3, backward="dual", readout="output")
     parameters = sum(p.numel() for p in model.parameters())
     text = repr(model)
-    assert len(text.splitlines()) == 7
-    for part in ("depth: 3", "width: 8", "backward: dual", "PositiveScale, Sign", f"{parameters:,}", str(a), str(b)):
+    assert len(text.splitlines()) == 8
+    spec = "ScaleGMNSpec(width=8, layers=3, backward='dual', readout='output')"
+    for part in (spec, "PositiveScale, Sign", f"{parameters:,}", str(a), str(b)):
         assert part in text
-    assert "copies: 2" in repr(ScaleGMNEditor([a], copies=2, **SMALL))
+    assert "depth: 3, width: 8, backward: dual, groups: PositiveScale, Sign" in repr(model.trunk)
+    assert "copies: 2" in repr(Editor(ScaleGMN([a], **SMALL), copies=2))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_model_prints_as_a_short_summary() -> None:
         ({"backward": "shared"}, "'shared' is equivariant for signs only.*use 'dual'"),
         ({"backward": "sideways"}, "backward: expected one of none, shared, reciprocal, dual, auto; got 'sideways'"),
         ({"layers": 0}, "layers: expected at least 1, got 0"),
-        ({"readout": "hidden"}, "readout: expected 'all', 'output' or 'input\\+output', got 'hidden'"),
+        ({"readout": "hidden"}, "readout: expected one of all, output, input\\+output; got 'hidden'"),
         ({"sign": "none"}, "sign: expected"),
         ({"probes": 3, "probe_image": (8, 8)}, "probes: expected an image shape of 0 dimension"),
     ],
@@ -378,4 +378,28 @@ def test_unknown_architectures_are_refused() -> None:
 @pytest.mark.parametrize(("name", "flow"), [("tanh", "shared"), ("relu", "dual"), ("mixed", "dual")])
 def test_the_automatic_flow_follows_the_groups(name: str, flow: str) -> None:
     model = build("invariant", ARCHITECTURES["mlp", name], backward="auto")
-    assert model.body.backward == flow
+    assert model.trunk.body.backward == flow
+
+
+# -- one trunk, several heads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flow", ["none", "dual"])
+def test_heads_share_a_trunk(flow: str) -> None:
+    """An editor that comes later adds to the trunk and changes nothing that is there."""
+    a = ARCHITECTURES["mlp", "relu"]
+    torch.manual_seed(0)
+    trunk = ScaleGMN([a], backward=flow, **SMALL).double()
+    digits = Classifier(trunk, 3)
+    networks = fresh(a)
+    before, parameters = answer(digits, networks), {id(p) for p in digits.parameters()}
+    edit = Editor(trunk, copies=2)
+    assert torch.equal(answer(digits, networks), before)
+    assert parameters < {id(p) for p in digits.parameters()}
+    again = Editor(trunk)
+    assert {id(p) for p in edit.trunk.parameters()} == {id(p) for p in again.trunk.parameters()}
+    for model in (digits, edit, again):
+        assert violation(model, networks, transforms(a)) < 1e-9
+    answer(edit, networks).sum().backward()
+    shared = [p for p in trunk.parameters() if p.grad is not None and p.grad.abs().max() > 0]
+    assert {id(p) for p in shared} & parameters

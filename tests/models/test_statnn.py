@@ -35,7 +35,7 @@ def test_statistics_are_standardised_by_prepare() -> None:
     model = StatNN([ARCHITECTURE], 1)
     batch = networks(100)
     seen: list[torch.Tensor] = []
-    model.trunk.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    model.trunk.maps.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     model(batch)
     model.prepare([batch])
     model(batch)

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from scalegmn.core.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
+from scalegmn.models.trunk import chain, same_shapes
 from scalegmn.models.weight_space import (
     ChannelDropout,
     Channels,
     EquivariantLinear,
     Features,
     Layout,
-    chain,
     full_layout,
     hidden_layout,
     summarise,
@@ -188,7 +188,7 @@ def test_only_chains() -> None:
     with pytest.raises(ScaleGMNError, match="me: reads networks without convolutions"):
         chain([cnn], "me", convolutions=False)
     with pytest.raises(ScaleGMNError, match="me: expected architectures with parameters of the same shapes"):
-        chain([mlp, Architecture.mlp([2, 4, 1])], "me")
+        same_shapes([mlp, Architecture.mlp([2, 4, 1])], "me")
 
 
 def test_channels_of_a_small_chain() -> None:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.groups import GROUPS, Group, PositiveScale, Sign, Trivial
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
+from scalegmn.models.base import Editor
+from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.native import library as kernels
 from scalegmn.nn.mlp import MLP
 from scalegmn.nn.scale import ScaleEquivariant, ScaleInvariant
@@ -99,7 +100,7 @@ def test_models_give_the_same_values_and_gradients(flow: str, kind: str, name: s
 def test_editors_give_the_same_values_and_gradients(flow: str, name: str) -> None:
     a = ARCHITECTURES["mlp", name]
     torch.manual_seed(0)
-    model = ScaleGMNEditor([a], width=8, layers=2, backward=flow, copies=2).double()  # type: ignore[arg-type]
+    model = Editor(ScaleGMN([a], width=8, layers=2, backward=flow), copies=2).double()
     networks = fresh(a)
     found = values_and_gradients(lambda: model.direction(networks), model)
     with kernels.disabled():

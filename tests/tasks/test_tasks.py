@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from hypothesis import strategies as st
 from scipy.stats import kendalltau
 from sklearn.metrics import r2_score
 from tiny_zoos import digits_zoo, mixed_zoo
-from torch import Tensor
+from torch import Tensor, nn
 
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks, each_architecture
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor
+from scalegmn.models.flat import FlatMLP, FlatSpec
+from scalegmn.models.method import Method
+from scalegmn.models.trunk import EditingTrunk, Pooling
 from scalegmn.tasks import TASKS, Classification, Editing, Regression, Task, task_from_json
 from scalegmn.tasks.editing import contrast, dilate
 from scalegmn.zoo.inr.canvas import Canvas
@@ -31,20 +35,38 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
     return digits_zoo(tmp_path_factory.mktemp("zoo") / "digits", count=20, steps=20)
 
 
-class Still(Editor):
-    """Leaves networks as they are."""
+class Brightening(EditingTrunk):
+    """Says the same about all networks: 1 at the last bias, 0 elsewhere."""
 
-    def direction(self, networks: Networks) -> Tensor:
-        return torch.zeros(len(networks), self.copies, networks.architecture.parameters)
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: FlatSpec) -> None:
+        super().__init__(method, architectures, spec)
+        self.one = nn.Parameter(torch.ones(()))
+
+    def forward(self, networks: Networks) -> Tensor:
+        return self.one * nn.functional.one_hot(torch.full((len(networks),), -1) % networks.parameters.shape[1])
+
+    def pooling(self) -> Pooling:
+        raise NotImplementedError
+
+    def writing(self, copies: int) -> nn.Module:
+        return nn.Unflatten(1, (1, -1)) if copies == 1 else Repeat(copies)
 
 
-class Brighten(Editor):
-    """Adds 1 to the last bias, times gamma."""
+class Repeat(nn.Module):
+    """The same for every copy."""
 
-    def direction(self, networks: Networks) -> Tensor:
-        found = torch.zeros(len(networks), self.copies, networks.architecture.parameters)
-        found[..., -1] = 1
-        return found
+    def __init__(self, copies: int) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def forward(self, found: Tensor) -> Tensor:
+        return found[:, None].expand(-1, self.copies, -1)
+
+
+def editor(zoo: Zoo, *, gamma: float, copies: int = 1) -> Editor:
+    """Adds gamma to the last bias."""
+    brighten = dataclasses.replace(FlatMLP, trunk=Brightening)
+    return Editor(brighten(zoo.architectures), gamma=gamma, copies=copies)
 
 
 # -- classification --------------------------------------------------------------------------------------------
@@ -53,7 +75,7 @@ class Brighten(Editor):
 def test_classes_are_the_values_of_the_column(zoo: Zoo) -> None:
     task = Classification.from_zoo(zoo)
     assert task.classes == (0, 1, 2)
-    assert task.outputs == 3
+    assert task.attach(FlatMLP(zoo.architectures), {})(zoo.batch([0])).shape == (1, 3)
     indices = torch.tensor([5, 0, 19])
     assert torch.equal(torch.tensor(task.classes)[task.targets(zoo, indices)], zoo.column("label")[indices])
 
@@ -184,7 +206,7 @@ def test_contrast_pushes_from_the_mean_and_clips() -> None:
 def test_an_editor_that_does_nothing_shows_the_image_as_fitted(zoo: Zoo) -> None:
     task = Editing.from_zoo(zoo)
     networks = zoo.batch()
-    shown = task.respond(Still(zoo.architectures), networks)
+    shown = task.respond(editor(zoo, gamma=0.0), networks)
     assert torch.allclose(shown, task.canvas.render(networks))
     target = task.targets(zoo, torch.arange(20))
     assert torch.equal(target, torch.from_numpy(dilate(zoo.images().numpy())) / 255)
@@ -195,8 +217,8 @@ def test_an_editor_that_does_nothing_shows_the_image_as_fitted(zoo: Zoo) -> None
 def test_an_edit_is_measured_on_the_unit_scale(zoo: Zoo, copies: int) -> None:
     task = Editing("contrast", Canvas("nfn", 8, 8, 1, low=-1.0, high=1.0))
     networks = zoo.batch([0, 1])
-    still = task.respond(Still(zoo.architectures, copies=copies), networks)
-    bright = task.respond(Brighten(zoo.architectures, copies=copies, gamma=0.2), networks)
+    still = task.respond(editor(zoo, gamma=0.0, copies=copies), networks)
+    bright = task.respond(editor(zoo, gamma=0.2, copies=copies), networks)
     # 0.2 on a scale from -1 to 1 is 0.1 on a scale from 0 to 1.
     assert torch.allclose(bright - still, torch.tensor(0.1), atol=1e-6)
 

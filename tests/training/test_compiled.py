@@ -10,7 +10,8 @@ from torch._dynamo.testing import CompileCounter
 
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
-from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
+from scalegmn.models.base import Classifier, Editor
+from scalegmn.models.scalegmn import ScaleGMN
 
 # torch's compiler looks at gradients of tensors that have none.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -18,14 +19,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"
 SIREN = Architecture.mlp([2, 3, 3, 1], "sine")
 
 
-def build(kind: str) -> ScaleGMN | ScaleGMNEditor:
+def build(kind: str) -> Classifier | Editor:
     torch.manual_seed(0)
     if kind == "invariant":
         return ScaleGMN([SIREN], 3, width=8, layers=4).double()
-    return ScaleGMNEditor([SIREN], width=8, layers=4, backward="shared").double()
+    return Editor(ScaleGMN([SIREN], width=8, layers=4, backward="shared")).double()
 
 
-def values_and_gradients(model: ScaleGMN | ScaleGMNEditor, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+def values_and_gradients(model: Classifier | Editor, count: int) -> tuple[Tensor, dict[str, Tensor]]:
     model.zero_grad()
     parameters = torch.randn(count, SIREN.parameters, generator=generator(count), dtype=torch.float64)
     y = model(Networks(SIREN, parameters))
@@ -41,7 +42,7 @@ def test_layers_share_compilations_and_other_batch_sizes_add_none(kind: str, com
     """The last layer of an invariant model has no edge update and so is of another kind."""
     torch._dynamo.reset()
     plain, compiled, counter = build(kind), build(kind), CompileCounter()
-    compiled.body.compile_layers(backend=counter)
+    compiled.trunk.body.compile_layers(backend=counter)
     for count in (4, 7, 2, 5, 4):
         y, gradients = values_and_gradients(plain, count)
         found, also = values_and_gradients(compiled, count)

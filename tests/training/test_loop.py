@@ -16,7 +16,7 @@ from tiny_zoos import mixed_zoo
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.inference.trained import load
-from scalegmn.models.mlp import MLP
+from scalegmn.models.flat import FlatTrunk
 from scalegmn.tasks import Classification
 from scalegmn.training import data, loop
 from scalegmn.training.data import Stream, present
@@ -228,14 +228,14 @@ def test_preparation_and_canonical_forms_need_only_the_cpu(
 ) -> None:
     seen: list[str] = []
 
-    def prepare(model: MLP, networks: list[Networks]) -> None:
+    def prepare(model: FlatTrunk, networks: list[Networks]) -> None:
         seen.extend([networks[0].device.type, next(model.parameters()).device.type])
 
     def form(networks: Networks) -> Networks:
         seen.append(networks.device.type)
         return networks
 
-    monkeypatch.setattr(MLP, "prepare", prepare)
+    monkeypatch.setattr(FlatTrunk, "prepare", prepare)
     monkeypatch.setattr(loop, "weights_of", lambda model: {})
     monkeypatch.setitem(data._FORMS, "phase", form)
     # This device stands for one that lacks float64, as MPS does.

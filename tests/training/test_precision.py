@@ -10,8 +10,8 @@ import torch
 from tiny_runs import recipe_for
 from torch import nn
 
-from scalegmn.models.registry import build_invariant
 from scalegmn.tasks import Classification
+from scalegmn.training.build import build_model
 from scalegmn.training.compiled import Compiled
 from scalegmn.training.loop import Objective, train
 from scalegmn.training.precision import Precision
@@ -24,7 +24,7 @@ from scalegmn.zoo.store.zoo import Zoo
 def test_a_compiled_loss_has_the_same_values_and_gradients(digits: Zoo, name: str, options: dict[str, int]) -> None:
     task = Classification.from_zoo(digits)
     torch.manual_seed(0)
-    model = build_invariant(name, digits.architectures, task.outputs, options).double()
+    model = build_model(name, options, task, digits.architectures).double()
     plain = Objective(model, task)
     compiled = Compiled(plain, backend="eager")
 

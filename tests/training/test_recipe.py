@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from scalegmn.cli import app
 from scalegmn.cli.application import run
 from scalegmn.errors import ScaleGMNError
-from scalegmn.training.options import validated
 from scalegmn.training.recipe import Recipe, make_recipe, override, read_recipe, to_toml
 
 GOOD: dict[str, Any] = {"zoo": "z", "task": "classification", "model": {"name": "mlp", "width": 8}}
@@ -28,9 +27,9 @@ GOOD: dict[str, Any] = {"zoo": "z", "task": "classification", "model": {"name": 
         ("training.lr=nan", "training.lr: input should be"),
         ("training.schedule=cosin", "training.schedule: input should be 'constant' or 'cosine', got 'cosin'"),
         ("seed=-1", "seed: input should be greater than or equal to 0, got -1"),
-        ("model.widht=3", "model 'mlp': unknown key 'widht'; did you mean 'width'?"),
-        ("model.width=wide", "model 'mlp': width: input should be a valid integer"),
-        ("model.normalisation=layers", "model 'mlp': normalisation: input should be"),
+        ("model.widht=3", "model 'mlp': unknown option 'widht'; did you mean 'width'?"),
+        ("model.width=wide", "model 'mlp': width: expected int, got 'wide'"),
+        ("model.normalisation=layers", "normalisation: expected one of none, parameter, layer, scale; got 'layers'"),
         ("model=mpl", "model: 'mpl' is not known; did you mean 'mlp'?"),
         ("task=clasification", "task: 'clasification' is not known; did you mean 'classification'?"),
         ("task.colum=a", "task 'classification': unknown key 'colum'; did you mean 'column'?"),
@@ -92,12 +91,11 @@ def test_overrides_are_toml_values_or_words() -> None:
     [
         ("model.edge_updates=False", False),
         ("model.width=1e1", 10),
-        ('model.layers="2"', 2),
         ("model.probes=8.0", 8),
         ("model.dropout=0", 0.0),
     ],
 )
-def test_options_of_a_model_have_the_types_of_its_constructor(change: str, value: object) -> None:
+def test_options_of_a_model_have_the_types_of_its_specification(change: str, value: object) -> None:
     recipe = make_recipe(override({**GOOD, "model": {"name": "scalegmn"}}, [change]))
     (found,) = recipe.model.options.values()
     assert (found, type(found)) == (value, type(value))
@@ -117,9 +115,23 @@ def test_the_resolved_recipe_is_toml_that_gives_the_same_recipe() -> None:
     assert isinstance(recipe, Recipe)
 
 
-def test_options_of_a_partly_applied_builder_are_checked() -> None:
-    def build(architectures: object, *, width: int = 3, flow: str = "none") -> None: ...
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ('model.layers="2"', "model 'scalegmn': layers: expected int, got '2'"),
+        ("model.widht=4", "model 'scalegmn': unknown option 'widht'; did you mean 'width'?"),
+        ("model.copies=4", "model 'scalegmn': unknown option 'copies'"),
+        ("model.probes=0.5", "model 'scalegmn': probes: expected int, got 0.5"),
+        ("model.dropout=nan", "model 'scalegmn': dropout: expected at least 0 and less than 1, got nan"),
+    ],
+)
+def test_options_of_a_model_are_checked_by_its_specification(change: str, complaint: str) -> None:
+    with pytest.raises(ScaleGMNError, match=re.escape(complaint)):
+        make_recipe(override({**GOOD, "model": {"name": "scalegmn"}}, [change]))
 
-    assert validated("m", partial(build, flow="auto"), {"width": 4}) == {"width": 4}
-    with pytest.raises(ScaleGMNError, match="m: width: input should be a valid integer"):
-        validated("m", partial(build, flow="auto"), {"width": "x"})
+
+def test_options_of_a_head_stand_beside_those_of_the_trunk() -> None:
+    editing = {**GOOD, "task": "editing", "model": {"name": "scalegmn", "width": 4, "copies": 2}}
+    assert make_recipe(editing).model.options == {"width": 4, "copies": 2}
+    with pytest.raises(ScaleGMNError, match="model 'statnn' has no equivariant head, which task 'editing' needs"):
+        make_recipe({**editing, "model": "statnn"})

@@ -30,16 +30,14 @@ def check(
     """
     import torch
 
-    import scalegmn.models  # noqa: F401
-
     from ..audit import audit
-    from ..models.registry import card, cards
+    from ..models.registry import METHODS, method
 
     # Everything is small: threads would only wait for each other.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        chosen = [card(name) for name in model] if model else list(cards())
+        chosen = [method(name) for name in model] if model else list(METHODS.values())
         rows = list(track(audit(chosen), "checking"))
     finally:
         torch.set_num_threads(threads)

@@ -1,76 +1,117 @@
-"""`scalegmn models`: every model, whose it is and what it can do."""
+"""`scalegmn models`: every method, whose it is and what it can do; what can be chosen about one of them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .application import app, examples
 from .console import print_json, stdout
 
+if TYPE_CHECKING:
+    from ..core.spec import Spec
+    from ..models.method import Method
 
-@app.command(epilog=examples("scalegmn models", "scalegmn models --json"))
-def models(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+
+@app.command(epilog=examples("scalegmn models", "scalegmn models scalegmn-b", "scalegmn models --json"))
+def models(
+    name: Annotated[str | None, typer.Argument(help="One of them, to see its options.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """List every model: paper, symmetries, tasks, inputs, and parameters at default size.
 
-    The parameters are those of a classifier with 10 classes (or else the editor) of SIRENs 2-32-32-1.
+    The parameters are those of a classifier with 10 classes of SIRENs 2-32-32-1. With a NAME: its options, their types,
+    defaults and meaning, as they stand in the [model] table of a recipe.
     """
+    from ..models.registry import METHODS, method
+
+    rows = [describe_model(m) for m in ([method(name)] if name else METHODS.values())]
+    if as_json:
+        print_json(rows[0] if name else rows)
+    elif name:
+        _print_one(rows[0])
+    else:
+        _print_all(rows)
+
+
+def describe_model(chosen: Method) -> dict[str, Any]:
+    """What is known about a method, as plain values."""
+    from ..core.activations import activation
+    from ..core.architecture import Architecture
+    from ..tasks import TASKS
+
+    siren = Architecture.mlp([2, 32, 32, 1], activation("sine", 30.0))
+    tasks = [name for name, task in TASKS.items() if chosen.edits or task.head == "invariant"]
+    return {
+        "name": chosen.name,
+        "title": chosen.title,
+        "paper": chosen.paper,
+        "year": chosen.year,
+        "symmetries": list(chosen.symmetries),
+        "tasks": tasks,
+        "convolutions": chosen.convolutions,
+        "several": chosen.several,
+        "options": describe_options(chosen.spec),
+        "head_options": {name: describe_options(TASKS[name].head_spec) for name in tasks},
+        "parameters": sum(p.numel() for p in chosen([siren], 10).parameters()),
+    }
+
+
+def describe_options(spec: Spec) -> dict[str, dict[str, Any]]:
+    """Type, default and meaning of every option.
+
+    >>> from scalegmn.models.base import EditorSpec
+    >>> describe_options(EditorSpec())["copies"]["type"]
+    'int, at least 1'
+    """
+    from ..core.spec import described
+
+    meanings, types = spec.meanings(), described(type(spec))
+    return {n: {"type": types[n], "default": getattr(spec, n), "meaning": meanings[n]} for n in spec.names()}
+
+
+def _print_all(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    rows = describe_models()
-    if as_json:
-        print_json(rows)
-        return
     table = Table(box=None)
     table.add_column("name", no_wrap=True)
     for heading in ("model", "paper", "symmetries", "tasks", "inputs"):
         table.add_column(heading)
     table.add_column("parameters", justify="right")
     for row in rows:
-        inputs = "MLPs, CNNs" if row["convolutions"] else "MLPs"
         table.add_row(
             row["name"],
             row["title"],
-            row["paper"] if str(row["year"]) in row["paper"] else f"{row['paper']} {row['year']}",
+            row["paper"],
             ", ".join(row["symmetries"]) or "none",
             ", ".join(row["tasks"]),
-            f"{inputs}{', mixed' if row['several'] else ''}",
+            _inputs(row),
             f"{row['parameters']:,}",
         )
     stdout().print(table)
 
 
-def describe_models() -> list[dict[str, Any]]:
-    """What is known about every registered model, as plain values."""
-    import scalegmn.models  # noqa: F401
+def _print_one(row: dict[str, Any]) -> None:
+    from rich.table import Table
 
-    from ..core.activations import activation
-    from ..core.architecture import Architecture
-    from ..models.registry import cards, options_of
-    from ..tasks import TASKS
+    out = stdout()
+    out.print(f"{row['title']}: {row['paper']}")
+    out.print(f"symmetries: {', '.join(row['symmetries']) or 'none'}; tasks: {', '.join(row['tasks'])}")
+    out.print(f"inputs: {_inputs(row)}; parameters of a classifier: {row['parameters']:,}\n")
+    table = Table(box=None)
+    for heading in ("option", "type", "default", "meaning"):
+        table.add_column(heading, no_wrap=heading == "option")
+    options = [(name, o, "") for name, o in row["options"].items()]
+    options += [(name, o, f"{task}: ") for task, head in row["head_options"].items() for name, o in head.items()]
+    for name, option, task in options:
+        table.add_row(name, option["type"], _shown(option["default"]), task + option["meaning"])
+    out.print(table)
 
-    siren = Architecture.mlp([2, 32, 32, 1], activation("sine", 30.0))
-    rows = []
-    for card in cards():
-        heads = {"invariant": card.invariant, "equivariant": card.equivariant}
-        if card.invariant is not None:
-            model: Any = card.invariant([siren], 10)
-        else:
-            assert card.equivariant is not None
-            model = card.equivariant([siren])
-        rows.append(
-            {
-                "name": card.name,
-                "title": card.title,
-                "paper": card.paper,
-                "year": card.year,
-                "symmetries": list(card.symmetries),
-                "tasks": [name for name, task in TASKS.items() if heads[task.head] is not None],
-                "convolutions": card.convolutions,
-                "several": card.several,
-                "options": {h: list(options_of(b)) for h, b in heads.items() if b is not None},
-                "parameters": sum(p.numel() for p in model.parameters()),
-            }
-        )
-    return rows
+
+def _inputs(row: dict[str, Any]) -> str:
+    return f"{'MLPs, CNNs' if row['convolutions'] else 'MLPs'}{', mixed' if row['several'] else ''}"
+
+
+def _shown(value: object) -> str:
+    return "" if value is None or value == () else str(value).lower() if isinstance(value, bool) else str(value)

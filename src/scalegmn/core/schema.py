@@ -7,7 +7,7 @@ import math
 import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ScaleGMNError
 from .architecture import Architecture
@@ -51,25 +51,30 @@ def to_json(value: object) -> Json:
 
 def from_json(kind: type[T], value: Mapping[str, Any], where: str) -> T:
     """A dataclass of type `kind` from what `to_json` gave; `where` begins the error message."""
-    found = _decode(kind, value, where)
+    found = decode(kind, value, where)
     assert isinstance(found, kind)
     return found
 
 
+def hints_of(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, `Annotated` ones with what is said about them."""
+    return _hints(kind)
+
+
 @cache
-def _fields(kind: type) -> dict[str, Any]:
-    hints = get_type_hints(kind)
+def _hints(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def _encode(hint: Any, value: Any) -> Any:
-    if isinstance(hint, types.UnionType):
+    if isinstance(hint, types.UnionType) and dataclasses.is_dataclass(value):
         return {"type": type(value).__name__, **_encode(type(value), value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         later = [f for f in dataclasses.fields(value) if LATER in f.metadata]
         plain = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in later}
         unsaid = {name for name, default in plain.items() if getattr(value, name) == default}
-        hints = _fields(type(value))
+        hints = hints_of(type(value))
         return {name: _encode(part, getattr(value, name)) for name, part in hints.items() if name not in unsaid}
     if isinstance(value, tuple):
         return [_encode(get_args(hint)[0], entry) for entry in value]
@@ -78,35 +83,58 @@ def _encode(hint: Any, value: Any) -> Any:
     return value
 
 
-def _decode(hint: Any, value: Any, where: str) -> Any:
-    """Build what `hint` describes and refuse anything else, naming the place."""
+def decode(hint: Any, value: Any, where: str) -> Any:
+    """Build what `hint` describes and refuse anything else, naming the place.
+
+    >>> decode(tuple[int, ...], [3, 3], "kernel"), decode(int | None, None, "gate")
+    ((3, 3), None)
+    """
+    if get_origin(hint) is Annotated:
+        return decode(get_args(hint)[0], value, where)
+    choices = choices_of(hint)
+    if choices:
+        if value not in choices:
+            raise ScaleGMNError(f"{where}: expected one of {', '.join(map(str, choices))}; got {value!r}")
+        return value
+    if type(None) in get_args(hint):
+        (inner,) = (part for part in get_args(hint) if part is not type(None))
+        return None if value is None else decode(inner, value, where)
     if isinstance(hint, types.UnionType) and isinstance(value, Mapping):
         kinds = {kind.__name__: kind for kind in get_args(hint)}
         if value.get("type") not in kinds:
             raise ScaleGMNError(f"{where}.type: expected one of {', '.join(kinds)}, got {value.get('type')!r}")
-        return _decode(kinds[value["type"]], {k: v for k, v in value.items() if k != "type"}, where)
+        return decode(kinds[value["type"]], {k: v for k, v in value.items() if k != "type"}, where)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return _decode_dataclass(hint, value, where)
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_decode(get_args(hint)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
-    if get_origin(hint) is Literal and value in get_args(hint):
-        return value
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(decode(get_args(hint)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
     if hint is float and value in ("inf", "-inf", "nan"):
         return float(value)
     if hint is float and type(value) in (int, float):
         return float(value)
     if hint in (int, bool, str) and type(value) is hint:
         return value
-    expected = hint.__name__ if isinstance(hint, type) else str(hint)
+    if hint is int and type(value) is float and value.is_integer():
+        return int(value)
+    expected = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
     raise ScaleGMNError(f"{where}: expected {expected}, got {value!r}")
 
 
+def choices_of(hint: Any) -> tuple[Any, ...]:
+    """The values of a Literal, or of several that are joined; none for any other type."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType) and all(get_origin(part) is Literal for part in get_args(hint)):
+        return tuple(value for part in get_args(hint) for value in get_args(part))
+    return ()
+
+
 def _decode_dataclass(kind: type, value: Mapping[str, Any], where: str) -> Any:
-    hints = _fields(kind)
+    hints = hints_of(kind)
     unknown = [name for name in value if name not in hints]
     if unknown:
         raise ScaleGMNError(f"{where}: unknown entry {unknown[0]!r}; expected {', '.join(hints) or 'none'}")
-    parts = {name: _decode(hints[name], entry, f"{where}.{name}") for name, entry in value.items()}
+    parts = {name: decode(hints[name], entry, f"{where}.{name}") for name, entry in value.items()}
     try:
         return kind(**parts)
     except TypeError as error:

@@ -1,9 +1,11 @@
-"""What every metanetwork is: invariant models give one vector per network, editors give new networks."""
+"""Heads: what is asked of a trunk. Invariant heads give one vector per network, an editor gives new networks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -11,110 +13,183 @@ from torch import Tensor, nn
 from ..core.architecture import Architecture
 from ..core.doubles import double
 from ..core.networks import Networks, each_architecture
+from ..core.spec import Count, Range, Spec
 from ..errors import ScaleGMNError
+from .trunk import EditingTrunk, Trunk, size, summary
 
 
 class Metanetwork(nn.Module, ABC):
-    """A network that reads networks of known architectures.
+    """A network that reads networks: a trunk and what one head adds to it. Several heads may share a trunk.
 
     Arguments:
-        architectures: Every architecture it will meet; sizes that must be fixed come from this list.
+        trunk: Of any method.
     """
 
-    def __init__(self, architectures: Sequence[Architecture]) -> None:
+    def __init__(self, trunk: Trunk) -> None:
         super().__init__()
-        if not architectures:
-            raise ScaleGMNError("architectures: expected at least one, got none")
-        self.architectures = tuple(dict.fromkeys(architectures))
+        self.trunk = trunk
+
+    @property
+    def architectures(self) -> tuple[Architecture, ...]:
+        """Every architecture that it reads."""
+        return self.trunk.architectures
 
     def prepare(self, training: Sequence[Networks]) -> None:
         """See (a sample of) the training networks once before training, for input normalisation."""
+        self.trunk.prepare(training)
 
     def accepts(self, networks: Networks) -> Networks:
         """Complain about an architecture that the model was not built for, and about another type or device."""
-        if networks.architecture not in self.architectures:
-            known = "; ".join(str(a) for a in self.architectures)
-            raise ScaleGMNError(f"architecture: this model was built for {known}; got {networks.architecture}")
-        mine = next(self.parameters())
-        if (networks.dtype, networks.device) != (mine.dtype, mine.device):
-            raise ScaleGMNError(
-                f"networks: expected {mine.dtype} on {mine.device} as the model's weights are, "
-                f"got {networks.dtype} on {networks.device}; use networks.to(device, dtype) or model.to(...)"
-            )
-        return networks
-
-    def extra_repr(self) -> str:
-        groups = dict.fromkeys(str(g) for a in self.architectures for g in a.groups[1:-1])
-        inputs = "; ".join(str(a) for a in self.architectures)
-        return f"inputs: {inputs}\ngroups: {', '.join(groups) or 'none'}\nparameters: {_parameters(self):,}"
+        return self.trunk.accepts(networks)
 
     def __repr__(self) -> str:
         """One line per part instead of the whole tree."""
-        lines = self.extra_repr().splitlines()
-        for name, part in self.named_children():
-            more = f"{len(part)} x {type(part[0]).__name__}" if isinstance(part, nn.ModuleList) else part.extra_repr()
-            kind = type(part).__name__
-            what = f"{kind}({more})" if more else kind
-            lines.append(f"{name}: {what}, {_parameters(part):,} parameters")
-        return "\n  ".join([f"{type(self).__name__}(", *lines]) + "\n)"
-
-
-def _parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
+        groups = dict.fromkeys(str(g) for a in self.architectures for g in a.groups[1:-1])
+        inputs = "; ".join(str(a) for a in self.architectures)
+        lines = [f"inputs: {inputs}", f"groups: {', '.join(groups) or 'none'}", f"parameters: {size(self):,}"]
+        return summary(self, lines)
 
 
 class InvariantModel(Metanetwork, ABC):
-    """One vector per network: `forward` gives (B, outputs), `embed` what comes just before the last map."""
+    """One vector per network: `forward` gives (B, outputs), `embed` what comes just before the last map.
 
-    @abstractmethod
-    def embed_one(self, networks: Networks) -> Tensor:
-        """Vectors (B, d) of a batch of one architecture: the invariant embedding, or what `finish` makes it from."""
+    Arguments:
+        trunk: Of any method.
+        outputs: Width of the result.
+    """
 
-    def finish(self, found: Tensor) -> Tensor:
-        """The invariant embedding of a whole batch, whatever its architectures: batch statistics belong here."""
+    def __init__(self, trunk: Trunk, outputs: int) -> None:
+        super().__init__(trunk)
+        if outputs < 1:
+            raise ScaleGMNError(f"outputs: expected at least 1, got {outputs}")
+        self.pool = trunk.pooling()
+        self.last = nn.Linear(self.pool.size, outputs)
+        self.to(next(trunk.parameters()))
+
+    def embed(self, networks: Networks | Sequence[Networks]) -> Tensor:
+        """The invariant embedding (B, d), in the order of the input."""
+        front = self.trunk.front
+        seen = front(networks) if isinstance(networks, Networks) else [front(batch) for batch in networks]
+        found: Tensor = self.pool.finish(each_architecture(lambda batch: self.pool.one(self.trunk(batch)), seen))
         return found
 
     @abstractmethod
     def read(self, embedding: Tensor) -> Tensor:
         """The outputs (B, outputs) that belong to embeddings (B, d)."""
 
-    def embed(self, networks: Networks | Sequence[Networks]) -> Tensor:
-        """The invariant embedding (B, d), in the order of the input."""
-        return self.finish(each_architecture(lambda batch: self.embed_one(self.accepts(batch)), networks))
-
     def forward(self, networks: Networks | Sequence[Networks]) -> Tensor:
         """One vector per network (B, outputs), in the order of the input."""
         return self.read(self.embed(networks))
+
+
+class Classifier(InvariantModel):
+    """Logits: one number per class and network.
+
+    Arguments:
+        trunk: Of any method.
+        outputs: Number of classes.
+
+    >>> from scalegmn.models.scalegmn import ScaleGMN
+    >>> siren = Architecture.mlp([2, 8, 8, 1], "sine")
+    >>> networks = Networks(siren, torch.randn(4, siren.parameters))
+    >>> digits = Classifier(ScaleGMN([siren], width=16, layers=2), outputs=10)
+    >>> digits(networks).shape, digits.embed(networks).shape
+    (torch.Size([4, 10]), torch.Size([4, 16]))
+    """
+
+    def read(self, embedding: Tensor) -> Tensor:
+        logits: Tensor = self.last(embedding)
+        return logits
+
+
+class Regressor(InvariantModel):
+    """Numbers that belong to a network, such as its test accuracy.
+
+    Arguments:
+        trunk: Of any method.
+        outputs: Numbers per network.
+        sigmoid: Squash them into (0, 1), as accuracies are.
+
+    >>> from scalegmn.models.flat import FlatMLP
+    >>> cnn = Architecture.cnn([1, 4], 10, "relu")
+    >>> accuracy = Regressor(FlatMLP([cnn], width=16), sigmoid=True)
+    >>> accuracy(Networks(cnn, torch.randn(4, cnn.parameters))).shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(self, trunk: Trunk, outputs: int = 1, *, sigmoid: bool = False) -> None:
+        super().__init__(trunk, outputs)
+        self.sigmoid = sigmoid
+
+    def read(self, embedding: Tensor) -> Tensor:
+        y: Tensor = self.last(embedding)
+        return torch.sigmoid(y) if self.sigmoid else y
+
+
+@dataclass(frozen=True, repr=False)
+class EditorSpec(Spec):
+    """The options of an `Editor`.
+
+    Arguments:
+        copies: Number of parameter sets per network, whose outputs are averaged.
+        gamma: The initial step size.
+
+    >>> EditorSpec(copies=8)
+    EditorSpec(copies=8)
+    """
+
+    copies: Count = 1
+    gamma: Annotated[float, Range(0)] = 0.01
 
 
 # Networks whose first edits are measured.
 _SAMPLE = 32
 
 
-class Editor(Metanetwork, ABC):
+class Editor(Metanetwork):
     r"""New networks from old: \(\theta' = \theta + \gamma u f(\theta)\), gamma learned per tensor of parameters.
 
     The constants u, taken from training networks, make the first edits small: a share gamma of every tensor's size.
-    With `copies=k` it predicts k parameter sets for every network; their outputs are averaged (`render`).
+    With `copies=k` it predicts k parameter sets for every network; their outputs are averaged (`render`). Paper, A.4.3;
+    several copies are the output capacity expansion of later work.
 
     Arguments:
-        architectures: As in `Metanetwork`.
-        gamma: The initial value of every gamma.
+        trunk: Of a method that edits.
         copies: Number of parameter sets per network.
+        gamma: The initial value of every gamma.
+
+    >>> from scalegmn.models.scalegmn import ScaleGMN
+    >>> siren = Architecture.mlp([2, 8, 8, 1], "sine")
+    >>> dilate = Editor(ScaleGMN([siren], width=16, layers=2), copies=2)
+    >>> len(dilate(Networks(siren, torch.randn(4, siren.parameters))))
+    8
     """
 
     unit: Tensor
 
-    def __init__(self, architectures: Sequence[Architecture], *, gamma: float = 0.01, copies: int = 1) -> None:
-        super().__init__(architectures)
-        self.copies = copies
+    def __init__(self, trunk: Trunk, *, copies: int = 1, gamma: float = 0.01) -> None:
+        super().__init__(trunk)
+        if not isinstance(trunk, EditingTrunk):
+            raise ScaleGMNError(f"model: {trunk.method.name!r} has no equivariant head, so it cannot edit")
+        self.spec = EditorSpec(copies, gamma)
         segments = max(len(a.segments) for a in self.architectures)
-        self.gamma = nn.Parameter(torch.full((segments,), gamma))
+        self.gamma = nn.Parameter(torch.full((segments,), self.spec.gamma))
         self.register_buffer("unit", torch.ones(segments))
+        self.write = trunk.writing(copies)
+        self.to(next(trunk.parameters()))
+
+    @property
+    def copies(self) -> int:
+        """Number of parameter sets per network."""
+        return self.spec.copies
+
+    def extra_repr(self) -> str:
+        return f"copies: {self.copies}"
 
     @torch.no_grad()
     def prepare(self, training: Sequence[Networks]) -> None:
-        """Take the units in which edits are measured; constants commute with all symmetries."""
+        """Prepare the trunk and take the units in which edits are measured; constants commute with all symmetries."""
+        self.trunk.prepare(training)
         found: dict[int, list[Tensor]] = {}
         for networks in training:
             sample = networks[:_SAMPLE]
@@ -127,16 +202,17 @@ class Editor(Metanetwork, ABC):
         for i, ratios in found.items():
             self.unit[i] = torch.stack(ratios).log().mean().exp()
 
-    @abstractmethod
     def direction(self, networks: Networks) -> Tensor:
         """f(theta) as (B, copies, P) for a batch of one architecture, moving as the parameters do."""
+        change: Tensor = self.write(self.trunk(self.trunk.front(networks)))
+        return change
 
     def forward(self, networks: Networks) -> Networks:
         """New networks; with copies > 1, the copies of network i are at i * copies, ..."""
-        self.accepts(networks)
+        direction = self.direction(networks)
         sizes = torch.tensor([s.size for s in networks.architecture.segments], device=networks.device)
         gamma = (self.gamma * self.unit)[: len(sizes)].repeat_interleave(sizes)
-        edited = networks.parameters[:, None] + gamma * self.direction(networks)
+        edited = networks.parameters[:, None] + gamma * direction
         if self.copies == 1:
             return networks.replace(edited[:, 0])
         return Networks(networks.architecture, edited.flatten(0, 1))

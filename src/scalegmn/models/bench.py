@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from ..core.activations import activation
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..native.memory import keep_memory
-from .scalegmn import ScaleGMN, ScaleGMNEditor
+from .base import Classifier, Editor
+from .scalegmn import ScaleGMN, ScaleGMNSpec
 
 
 @dataclass(frozen=True)
@@ -34,32 +35,21 @@ class Case:
 
     name: str
     architecture: Architecture
-    width: int
     batch: int
-    backward: str = "none"
-    readout: str = "output"
-    layers: int = 4
+    spec: ScaleGMNSpec
     training: bool = True
     editing: bool = False
 
-    def build(self) -> nn.Module:
+    @property
+    def width(self) -> int:
+        """Of all states."""
+        return self.spec.width
+
+    def build(self) -> Classifier | Editor:
         """The model, with the paper's settings: symmetrised signs, edge updates, LayerNorm."""
         torch.manual_seed(0)
-        if self.editing:
-            return ScaleGMNEditor(
-                [self.architecture],
-                width=self.width,
-                layers=self.layers,
-                backward=self.backward,  # type: ignore[arg-type]
-            )
-        return ScaleGMN(
-            [self.architecture],
-            10,
-            width=self.width,
-            layers=self.layers,
-            backward=self.backward,  # type: ignore[arg-type]
-            readout=self.readout,  # type: ignore[arg-type]
-        )
+        trunk = ScaleGMN.build([self.architecture], self.spec)
+        return Editor(trunk) if self.editing else Classifier(trunk, 10)
 
     def networks(self, batch: int | None = None) -> Networks:
         """A batch to read."""
@@ -89,15 +79,17 @@ def siren(width: int = 32, outputs: int = 1) -> Architecture:
 def cases() -> list[Case]:
     """The work that matters: what is trained and read in the paper's experiments."""
     inr, cnn = siren(), Architecture.cnn([1, 16, 16, 16], 10, "relu", stride=2)
+    forward, both = ScaleGMNSpec(128, readout="output"), ScaleGMNSpec(128, backward="shared", readout="input+output")
+    dual, deep = replace(forward, backward="dual"), ScaleGMNSpec(128, 10, "shared")
     return [
-        Case("forward, training step", inr, 128, 32),
-        Case("forward, training step", inr, 128, 128),
-        Case("forward, training step", inr, 32, 64),
-        Case("forward, training step", inr, 64, 64),
-        Case("bidirectional (sign), training step", inr, 128, 32, "shared", "input+output"),
-        Case("forward, inference", inr, 128, 32, training=False),
-        Case("dual stream on CNNs, training step", cnn, 128, 32, "dual"),
-        Case("editing, 10 layers, bidirectional, training step", inr, 128, 64, "shared", layers=10, editing=True),
+        Case("forward, training step", inr, 32, forward),
+        Case("forward, training step", inr, 128, forward),
+        Case("forward, training step", inr, 64, replace(forward, width=32)),
+        Case("forward, training step", inr, 64, replace(forward, width=64)),
+        Case("bidirectional (sign), training step", inr, 32, both),
+        Case("forward, inference", inr, 32, forward, training=False),
+        Case("dual stream on CNNs, training step", cnn, 32, dual),
+        Case("editing, 10 layers, bidirectional, training step", inr, 64, deep, editing=True),
     ]
 
 
@@ -148,7 +140,7 @@ def measure(case: Case, build_literal: Literal | None, seconds: float = 5.0) -> 
 
 def _measure_literal(case: Case, model: nn.Module, read: Callable[[Networks], Any]) -> tuple[float, float | None]:
     """Seconds and megabytes of a literal step: of one on few networks, times what is missing to the batch."""
-    few = min(4 if case.layers <= 4 else 1, case.batch)
+    few = min(4 if case.spec.layers <= 4 else 1, case.batch)
     step = _step(model, case.networks(few), case.training, read)
     step()
     times: list[float] = []

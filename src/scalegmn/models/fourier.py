@@ -1,4 +1,4 @@
-"""Random Fourier features of scalars (Tancik et al., NeurIPS 2020), which neural functionals use on weights."""
+"""Random Fourier features (Tancik et al., Fourier features let networks learn high frequency functions, 2020)."""
 
 from __future__ import annotations
 
@@ -8,33 +8,29 @@ import torch
 from torch import Tensor, nn
 
 
-class RandomFourierFeatures(nn.Module):
-    r"""\(x \mapsto (\sin 2 \pi f_k x, \cos 2 \pi f_k x)_k\) with fixed random frequencies \(f_k \sim N(0, s^2)\).
+class FourierFeatures(nn.Module):
+    r"""Random Fourier features of vectors.
 
-    The last dimension of the input, c channels, becomes 2 k c channels.
+    \[\gamma(x) = [\cos 2 \pi B x, \sin 2 \pi B x], \qquad B_{ij} \sim N(0, \sigma^2 / d)\]
+
+    Each frequency mixes all entries of a kernel; the division by their number d gives a kernel's phases the spread of a
+    scalar's.
 
     Arguments:
-        frequencies: Their number k.
-        scale: Their standard deviation s.
+        inputs: Size d of the last dimension.
+        frequencies: Number m of rows of B, which are fixed.
+        sigma: Their spread.
 
-    >>> RandomFourierFeatures(8)(torch.randn(4, 10, 3)).shape
-    torch.Size([4, 10, 48])
+    >>> FourierFeatures(9, 16, sigma=3.0)(torch.rand(5, 9)).shape
+    torch.Size([5, 32])
     """
 
-    def __init__(self, frequencies: int, *, scale: float = 0.5) -> None:
+    def __init__(self, inputs: int, frequencies: int, *, sigma: float) -> None:
         super().__init__()
-        self.scale = scale
-        self.register_buffer("frequencies", scale * torch.randn(frequencies))
-
-    @property
-    def factor(self) -> int:
-        """By how much the number of channels grows."""
-        return 2 * len(self.get_buffer("frequencies"))
+        self.outputs = 2 * frequencies
+        self.register_buffer("frequencies", sigma / math.sqrt(inputs) * torch.randn(inputs, frequencies))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (..., 2 k c) of inputs (..., c)."""
-        phase = 2 * math.pi * x[..., None] * self.get_buffer("frequencies")
-        return torch.cat((phase.sin(), phase.cos()), dim=-1).flatten(-2)
-
-    def extra_repr(self) -> str:
-        return f"frequencies={self.factor // 2}, scale={self.scale:g}"
+        """Features (..., 2m) of inputs (..., d)."""
+        phase = x @ (2 * math.pi * self.get_buffer("frequencies"))
+        return torch.cat([phase.cos(), phase.sin()], dim=-1)

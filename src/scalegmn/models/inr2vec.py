@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
+from ..core.spec import Count, Number
 from ..errors import ScaleGMNError
-from .base import InvariantModel
-from .mlp import perceptron
-from .registry import ModelCard, register
-from .weight_space import BatchNorm, chain
+from .method import Method
+from .parts import BatchNorm, PeerSpec, rectified, standardised
+from .trunk import Pooling, Trunk, chain
 
 
 class RowEncoder(nn.Module):
@@ -62,8 +63,8 @@ class FieldDecoder(nn.Module):
         # The first linear map of (embedding, coordinates), split so that neither is repeated for the other.
         self.from_embedding = nn.Linear(embedding, 2 * width)
         self.from_coordinates = nn.Linear(size, 2 * width, bias=False)
-        self.before = perceptron([width, width])
-        self.after = perceptron([width, width, outputs])
+        self.before = rectified([width, width])
+        self.after = nn.Sequential(rectified([width, width]), nn.Linear(width, outputs))
 
     def forward(self, embedding: Tensor, coordinates: Tensor) -> Tensor:
         """Values (B, N, outputs) at common coordinates (N, inputs)."""
@@ -71,7 +72,7 @@ class FieldDecoder(nn.Module):
         points = torch.cat((coordinates, phase.sin(), phase.cos()), dim=-1)
         joint = torch.relu(self.from_embedding(embedding)[:, None] + self.from_coordinates(points))
         first, second = joint.chunk(2, dim=-1)
-        values: Tensor = self.after(torch.relu(self.before(first)) + second)
+        values: Tensor = self.after(self.before(first) + second)
         return values
 
 
@@ -90,59 +91,60 @@ def stacked_rows(networks: Networks) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
-class Inr2Vec(InvariantModel):
-    """A row-wise encoder, trained with a decoder to reproduce the networks' functions, then a classifier.
+@dataclass(frozen=True, repr=False)
+class Inr2VecSpec(PeerSpec):
+    """The options of inr2vec.
+
+    Arguments:
+        layers: Linear maps of the encoder.
+        embedding: Size of the code between encoder and decoder.
+        pretraining: Steps of Adam for encoder and decoder; with 0, encoder and head are trained together.
+        points: Random coordinates in [-1, 1] per step.
+
+    >>> Inr2VecSpec(pretraining=0)
+    Inr2VecSpec(pretraining=0)
+    """
+
+    embedding: Count = 256
+    pretraining: Number = 500
+    points: Count = 64
+
+
+class Inr2VecTrunk(Trunk):
+    """A row-wise encoder, trained with a decoder to reproduce the networks' functions.
 
     `prepare` trains encoder and decoder on the training networks and then freezes the encoder, so that the usual
-    training that follows is that of the classifier; with `pretraining=0` encoder and classifier are trained together.
-    The order of the rows does not matter, but that of the neurons does, since it is also the order within the rows.
+    training that follows is that of the head. The order of the rows does not matter, but that of the neurons does,
+    since it is also the order within the rows.
     De Luigi et al., Deep Learning on Implicit Neural Representations of Shapes, ICLR 2023.
 
     Arguments:
+        method: Whose trunk it is.
         architectures: MLPs of the same shapes whose two or more hidden layers have equally many neurons.
-        outputs: Numbers per network.
-        width: Hidden channels of encoder, decoder and classifier.
-        layers: Linear maps of the encoder.
-        embedding: Size of the embedding.
-        dropout: In the classifier.
-        pretraining: Steps of Adam for encoder and decoder.
-        points: Random coordinates in [-1, 1] per step.
+        spec: What a person chose.
 
     >>> architecture = Architecture.mlp([2, 8, 8, 1], "sine")
     >>> networks = Networks(architecture, torch.randn(5, architecture.parameters))
-    >>> model = Inr2Vec([architecture], 10)
-    >>> model(networks).shape, model.reconstruction_loss(networks).shape
-    (torch.Size([5, 10]), torch.Size([]))
+    >>> Inr2Vec([architecture], 10)(networks).shape
+    torch.Size([5, 10])
     """
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        outputs: int,
-        *,
-        width: int = 128,
-        layers: int = 4,
-        embedding: int = 256,
-        dropout: float = 0.0,
-        pretraining: int = 500,
-        points: int = 64,
-    ) -> None:
-        super().__init__(architectures)
-        first = chain(self.architectures, "inr2vec", convolutions=False)
+    spec: Inr2VecSpec
+
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: Inr2VecSpec) -> None:
+        super().__init__(method, architectures, spec)
+        first = chain(self.architectures, method.name, convolutions=False)
         hidden = {layer.size for layer in first.layers[1:-1]}
         if len(hidden) != 1 or len(first.layers) < 4:
             raise ScaleGMNError(
                 f"inr2vec: expected two or more hidden layers of equal size, got {first}; use mlp or probegen"
             )
-        self.pretraining, self.points = pretraining, points
         self.register_buffer("frozen", torch.tensor(False))
-        self.encoder = RowEncoder(hidden.pop(), width, layers, embedding)
-        self.decoder = FieldDecoder(embedding, first.layers[0].size, first.layers[-1].size, width=width)
-        self.trunk = nn.Sequential(BatchNorm(embedding), perceptron([embedding, width, width], dropout=dropout))
-        self.head = nn.Sequential(nn.ReLU(), nn.Linear(width, outputs))
+        self.encoder = RowEncoder(hidden.pop(), spec.width, spec.layers, spec.embedding)
+        self.decoder = FieldDecoder(spec.embedding, first.layers[0].size, first.layers[-1].size, width=spec.width)
 
-    def encode(self, networks: Networks) -> Tensor:
-        """The embedding (B, embedding) that the decoder reads."""
+    def forward(self, networks: Networks) -> Tensor:
+        """The codes (B, embedding) that the decoder reads."""
         frozen = bool(self.get_buffer("frozen"))
         if frozen:
             self.encoder.eval()  # its batch statistics rest as well
@@ -150,26 +152,31 @@ class Inr2Vec(InvariantModel):
             code: Tensor = self.encoder(stacked_rows(networks))
         return code
 
+    def pooling(self) -> Pooling:
+        width = self.spec.width
+        return Pooling(
+            nn.Identity(), standardised([self.spec.embedding, width, width], dropout=self.spec.dropout), width
+        )
+
     def reconstruction_loss(self, networks: Networks) -> Tensor:
         """Mean squared error of the decoded functions at random coordinates in [-1, 1]."""
         inputs = networks.architecture.layers[0].size
-        coordinates = 2 * torch.rand(self.points, inputs, dtype=networks.dtype, device=networks.device) - 1
+        coordinates = 2 * torch.rand(self.spec.points, inputs, dtype=networks.dtype, device=networks.device) - 1
         with torch.no_grad():
             values = networks.evaluate(coordinates)
-        found: Tensor = self.decoder(self.encode(networks), coordinates)
+        found: Tensor = self.decoder(self(networks), coordinates)
         return (found - values).square().mean()
 
-    def prepare(self, training: Sequence[Networks]) -> None:
+    def measure(self, training: Sequence[Networks]) -> None:
         """Train encoder and decoder to reproduce these networks, then freeze the encoder."""
-        if not self.pretraining:
+        if not self.spec.pretraining:
             return
-        batches = list(training)
         parameters = [*self.encoder.parameters(), *self.decoder.parameters()]
         like = parameters[0]
         optimiser = torch.optim.AdamW(parameters, 1e-3, weight_decay=1e-2)
         self.train()
-        for step in range(self.pretraining):
-            pool = batches[step % len(batches)]
+        for step in range(self.spec.pretraining):
+            pool = training[step % len(training)]
             drawn = torch.randint(len(pool), (min(64, len(pool)),))
             loss = self.reconstruction_loss(pool[drawn].to(like.device, like.dtype))
             optimiser.zero_grad()
@@ -179,31 +186,8 @@ class Inr2Vec(InvariantModel):
         self.decoder.requires_grad_(False)
         self.get_buffer("frozen").fill_(True)
 
-    def embed_one(self, networks: Networks) -> Tensor:
-        """Codes (B, embedding)."""
-        return self.encode(networks)
 
-    def finish(self, found: Tensor) -> Tensor:
-        """Hidden state (B, width) of the classifier, before its last map."""
-        hidden: Tensor = self.trunk(found)
-        return hidden
-
-    def read(self, embedding: Tensor) -> Tensor:
-        """Outputs (B, outputs)."""
-        result: Tensor = self.head(embedding)
-        return result
-
-
-register(
-    ModelCard(
-        name="inr2vec",
-        title="inr2vec",
-        paper="De Luigi et al., ICLR 2023",
-        year=2023,
-        symmetries=(),
-        invariant=Inr2Vec,
-        equivariant=None,
-        convolutions=False,
-        several=False,
-    )
-)
+Inr2Vec = Method(
+    "inr2vec", "inr2vec", "De Luigi et al., ICLR 2023", (), Inr2VecTrunk, Inr2VecSpec(128, 4),
+    convolutions=False, several=False,
+)  # fmt: skip

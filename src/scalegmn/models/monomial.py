@@ -9,23 +9,24 @@ as q, so they stay apart; for signs 1/q = q and they mix.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.architecture import Architecture
 from ..core.groups import Group, PositiveScale, Sign
 from ..core.networks import Networks
+from ..core.spec import Count, Number
 from ..errors import ScaleGMNError
 from ..nn.scale import unit
-from .base import Editor, InvariantModel
-from .mlp import perceptron
-from .nfn import NFNBlock
-from .normalise import Kind, normaliser
-from .registry import ModelCard, register
-from .weight_space import BatchNorm, Features, Layout, chain, hidden_layout, summarise
+from .method import Method
+from .nfn import nfn_block
+from .normalise import NormalisedSpec
+from .parts import standardised
+from .trunk import EditingTrunk, Pooling, chain
+from .weight_space import Elementwise, Features, Layout, Summary, WeightWriter, hidden_layout
 
 
 def group_of(architecture: Architecture) -> Group:
@@ -110,144 +111,82 @@ class Canonical(nn.Module):
         return Features(tuple(map(unit, x.edges)), tuple(vertices), x.constants)
 
 
-class MonomialTrunk(nn.Module):
-    """Equivariant maps with an activation between them that commutes with the group: ReLU or, for signs, the sine.
+@dataclass(frozen=True, repr=False)
+class MonomialSpec(NormalisedSpec):
+    """The options of Monomial-NFN, of which the normalisations `scale` and `none` keep the symmetry.
 
     Arguments:
-        layout: Of the parameters.
-        group: Sign or PositiveScale.
-        widths: Channels of each parameter, before, between and after the maps.
+        layers: Layers equivariant to permutations and scalings; an editor adds one.
+        mixing: Blocks of NFN-HNP on the canonical, scale invariant features of an invariant head.
+        head_width: Hidden neurons of its MLP.
+
+    >>> MonomialSpec(mixing=0)
+    MonomialSpec(mixing=0)
     """
 
-    def __init__(self, layout: Layout, group: Group, widths: Sequence[int]) -> None:
-        super().__init__()
-        self.activation: Callable[[Tensor], Tensor] = torch.relu if group == PositiveScale else torch.sin
-        self.maps = nn.ModuleList(MonomialLinear(layout, group, i, o) for i, o in pairwise(widths))
-
-    def forward(self, x: Features) -> Features:
-        """Features with the last number of channels; no activation after the last map."""
-        for i, linear in enumerate(self.maps):
-            x = linear(x.map(self.activation) if i else x)
-        return x
+    layers: Count = 2
+    mixing: Number = 2
+    head_width: Count = 256
 
 
-class MonomialNFN(InvariantModel):
-    """Equivariant layers, canonical forms of their features, permutation equivariant blocks, pooling, an MLP.
+class MonomialTrunk(EditingTrunk):
+    """Equivariant maps with an activation between them that commutes with the group: ReLU or, for signs, the sine.
 
+    An invariant head takes canonical forms of their features and mixes them with permutation equivariant blocks.
     Tran et al., Monomial Matrix Group Equivariant Neural Functional Networks, NeurIPS 2024.
 
     Arguments:
+        method: Whose trunk it is.
         architectures: Chains with parameters of the same shapes and one group for all hidden layers.
-        outputs: Numbers per network.
-        width: Channels of each parameter.
-        layers: Layers equivariant to permutations and scalings.
-        mixing: Blocks of NFN-HNP on the canonical, scale invariant features.
-        head_width: Hidden neurons of the MLP.
-        dropout: Of channels, and in the MLP.
-        normalisation: Of the inputs; `scale` and `none` keep the symmetry.
+        spec: What a person chose.
 
     >>> architecture = Architecture.mlp([2, 8, 8, 1], "relu")
     >>> MonomialNFN([architecture], 10)(Networks(architecture, torch.randn(5, architecture.parameters))).shape
     torch.Size([5, 10])
     """
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        outputs: int,
-        *,
-        width: int = 32,
-        layers: int = 2,
-        mixing: int = 2,
-        head_width: int = 256,
-        dropout: float = 0.0,
-        normalisation: Kind = "scale",
-    ) -> None:
-        super().__init__(architectures)
-        self.layout, group = _layout(self.architectures)
-        self.normalise = normaliser(normalisation, self.architectures)
-        self.trunk = MonomialTrunk(self.layout, group, [1, *[width] * layers])
-        self.canonical = Canonical(self.layout, group, width)
-        channels = self.layout.channels(width)
-        self.mixing = nn.Sequential(*(NFNBlock(channels, channels, dropout=dropout) for _ in range(mixing)))
-        sizes = [channels.total, head_width, head_width]
-        self.pool = nn.Sequential(BatchNorm(channels.total), perceptron(sizes, dropout=dropout))
-        self.head = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(head_width, outputs))
+    spec: MonomialSpec
 
-    def prepare(self, training: Sequence[Networks]) -> None:
-        """Fit the input normalisation."""
-        self.normalise.fit(training)
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: MonomialSpec) -> None:
+        super().__init__(method, architectures, spec)
+        self.layout = hidden_layout(chain(self.architectures, method.name))
+        self.group = common_group(self.architectures)
+        self.activation = Elementwise(torch.relu if self.group == PositiveScale else torch.sin)
+        self.maps = nn.Sequential(self._map(1, spec.width))
+        for _ in range(spec.layers - 1):
+            self.maps.extend([self.activation, self._map(spec.width, spec.width)])
 
-    def embed_one(self, networks: Networks) -> Tensor:
-        """Normalised parameters (B, P)."""
-        parameters: Tensor = self.normalise(networks).parameters
-        return parameters
+    def _map(self, inputs: int, outputs: int) -> MonomialLinear:
+        return MonomialLinear(self.layout, self.group, inputs, outputs)
 
-    def finish(self, found: Tensor) -> Tensor:
-        """Invariant embedding (B, head_width)."""
-        x = self.layout.fold(found[..., None])
-        embedding: Tensor = self.pool(summarise(self.mixing(self.canonical(self.trunk(x)))))
-        return embedding
+    def forward(self, networks: Networks) -> Features:
+        """Features of the parameters, moving as they do."""
+        found: Features = self.maps(self.layout.fold(self.normalise(networks).parameters[..., None]))
+        return found
 
-    def read(self, embedding: Tensor) -> Tensor:
-        """Outputs (B, outputs)."""
-        result: Tensor = self.head(embedding)
-        return result
+    def pooling(self) -> Pooling:
+        spec, channels = self.spec, self.layout.channels(self.spec.width)
+        mixing = [nfn_block(channels, channels, dropout=spec.dropout) for _ in range(spec.mixing)]
+        one = nn.Sequential(Canonical(self.layout, self.group, spec.width), *mixing, Summary())
+        finish = standardised([channels.total, spec.head_width, spec.head_width], dropout=spec.dropout)
+        return Pooling(one, finish, spec.head_width)
+
+    def writing(self, copies: int) -> nn.Module:
+        last = nn.Sequential(self.activation, self._map(self.spec.width, copies))
+        return WeightWriter(self.layout, last, copies)
 
 
-class MonomialNFNEditor(Editor):
-    """Layers equivariant to permutations and scalings, down to one change for each parameter.
-
-    Arguments:
-        architectures, width, layers, normalisation: As in `MonomialNFN`.
-        gamma, copies: As in `Editor`.
-    """
-
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        *,
-        width: int = 32,
-        layers: int = 3,
-        normalisation: Kind = "scale",
-        gamma: float = 0.01,
-        copies: int = 1,
-    ) -> None:
-        super().__init__(architectures, gamma=gamma, copies=copies)
-        self.layout, group = _layout(self.architectures)
-        self.normalise = normaliser(normalisation, self.architectures)
-        self.trunk = MonomialTrunk(self.layout, group, [1, *[width] * (layers - 1), copies])
-
-    def prepare(self, training: Sequence[Networks]) -> None:
-        """Fit the input normalisation."""
-        self.normalise.fit(training)
-        super().prepare(training)
-
-    def direction(self, networks: Networks) -> Tensor:
-        """The change (B, copies, P)."""
-        x = self.layout.fold(self.normalise(networks).parameters[..., None])
-        return self.layout.unfold(self.trunk(x), self.copies).transpose(1, 2)
-
-
-def _layout(architectures: Sequence[Architecture]) -> tuple[Layout, Group]:
-    first = chain(architectures, "monomial-nfn")
+def common_group(architectures: Sequence[Architecture]) -> Group:
+    """The scaling group that all architectures have."""
     groups = {group_of(a) for a in architectures}
     if len(groups) > 1:
         raise ScaleGMNError(
             "monomial-nfn: expected one scaling group, got positive scales and signs; train one model for each"
         )
-    return hidden_layout(first), groups.pop()
+    return groups.pop()
 
 
-register(
-    ModelCard(
-        name="monomial-nfn",
-        title="Monomial-NFN",
-        paper="Tran et al., NeurIPS 2024",
-        year=2024,
-        symmetries=("permutation", "scale"),
-        invariant=MonomialNFN,
-        equivariant=MonomialNFNEditor,
-        several=False,
-    )
-)
+MonomialNFN = Method(
+    "monomial-nfn", "Monomial-NFN", "Tran et al., NeurIPS 2024", ("permutation", "scale"),
+    MonomialTrunk, MonomialSpec(32, normalisation="scale"), several=False,
+)  # fmt: skip

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
+from ..core.spec import Count
 from ..errors import ScaleGMNError
-from .base import InvariantModel
-from .kernels import kernel_shape, largest, pad_kernel
-from .mlp import perceptron
-from .normalise import Kind, normaliser
-from .registry import ModelCard, register
-from .weight_space import BatchNorm, chain
+from ..nn.kernels import kernel_shape, largest, pad_kernel
+from .method import Method
+from .normalise import NormalisedSpec
+from .parts import standardised
+from .trunk import Pooling, Trunk, chain
 
 
 @dataclass(frozen=True)
@@ -198,85 +198,69 @@ class AttentionPool(nn.Module):
         return found.flatten(1)
 
 
-class NFT(InvariantModel):
-    """Blocks of weight-space attention, attention pooling, an MLP; one model reads chains of any depth and width.
+@dataclass(frozen=True, repr=False)
+class NFTSpec(NormalisedSpec):
+    """The options of neural functional transformers.
+
+    Arguments:
+        width: Channels of each parameter, a multiple of `heads`.
+        heads: Attention heads.
+        queries: Of the pooling.
+
+    >>> NFTSpec(width=16)
+    NFTSpec(width=16)
+    """
+
+    width: Count = 32
+    heads: Count = 4
+    queries: Count = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.heads:
+            raise ScaleGMNError(f"width: expected a number that {self.heads} heads divide, got {self.width}")
+
+
+class NFTTrunk(Trunk):
+    """Blocks of weight-space attention; one model reads chains of any depth and width.
 
     Zhou et al., Neural Functional Transformers, NeurIPS 2023.
 
     Arguments:
+        method: Whose trunk it is.
         architectures: Chains.
-        outputs: Numbers per network.
-        width: Channels of each parameter.
-        layers: Blocks.
-        heads: Attention heads.
-        queries: Of the pooling.
-        dropout: In blocks and in the MLP.
-        normalisation: Of the inputs.
+        spec: What a person chose.
 
     >>> architecture = Architecture.mlp([2, 8, 8, 1], "tanh")
     >>> NFT([architecture], 10)(Networks(architecture, torch.randn(5, architecture.parameters))).shape
     torch.Size([5, 10])
     """
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        outputs: int,
-        *,
-        width: int = 32,
-        layers: int = 3,
-        heads: int = 4,
-        queries: int = 16,
-        dropout: float = 0.0,
-        normalisation: Kind = "layer",
-    ) -> None:
-        super().__init__(architectures)
+    spec: NFTSpec
+
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: NFTSpec) -> None:
+        super().__init__(method, architectures, spec)
+        chain(self.architectures, method.name)
         for a in self.architectures:
-            chain([a], "nft")
             if any(s.kind == "slope" for s in a.segments):
                 raise ScaleGMNError(f"nft: reads weights and biases, not learned slopes, got {a}; use nfn-hnp")
-        if width % heads:
-            raise ScaleGMNError(f"nft: expected a width that {heads} heads divide, got {width}")
-        self.normalise = normaliser(normalisation, self.architectures)
-        self.tokens = TokenEmbedding(self.architectures, width)
-        self.blocks = nn.ModuleList(NFTBlock(width, heads, dropout) for _ in range(layers))
-        self.pool = AttentionPool(width, queries, heads)
-        pooled = queries * width
-        self.trunk = nn.Sequential(BatchNorm(pooled), perceptron([pooled, 4 * width, 4 * width], dropout=dropout))
-        self.head = nn.Sequential(nn.ReLU(), nn.Linear(4 * width, outputs))
+        self.tokens = TokenEmbedding(self.architectures, spec.width)
+        self.blocks = nn.ModuleList(NFTBlock(spec.width, spec.heads, spec.dropout) for _ in range(spec.layers))
 
-    def prepare(self, training: Sequence[Networks]) -> None:
-        """Fit the input normalisation."""
-        self.normalise.fit(training)
-
-    def embed_one(self, networks: Networks) -> Tensor:
-        """Pooled tokens (B, queries x width)."""
+    def forward(self, networks: Networks) -> Tensor:
+        """States (B, S, c) of all weights and biases."""
         shapes = Shapes.of(networks.architecture)
-        x = self.tokens(self.normalise(networks))
+        x: Tensor = self.tokens(self.normalise(networks))
         for block in self.blocks:
             x = block(x, shapes)
-        pooled: Tensor = self.pool(x)
-        return pooled
+        return x
 
-    def finish(self, found: Tensor) -> Tensor:
-        """Invariant embedding (B, 4 width)."""
-        embedding: Tensor = self.trunk(found)
-        return embedding
-
-    def read(self, embedding: Tensor) -> Tensor:
-        """Outputs (B, outputs)."""
-        result: Tensor = self.head(embedding)
-        return result
+    def pooling(self) -> Pooling:
+        spec = self.spec
+        sizes = [spec.queries * spec.width, 4 * spec.width, 4 * spec.width]
+        one = AttentionPool(spec.width, spec.queries, spec.heads)
+        return Pooling(one, standardised(sizes, dropout=spec.dropout), sizes[-1])
 
 
-register(
-    ModelCard(
-        name="nft",
-        title="NFT",
-        paper="Zhou et al., Neural Functional Transformers, NeurIPS 2023",
-        year=2023,
-        symmetries=("permutation",),
-        invariant=NFT,
-        equivariant=None,
-    )
-)
+_PAPER = "Zhou et al., Neural Functional Transformers, NeurIPS 2023"
+NFT = Method("nft", "NFT", _PAPER, ("permutation",), NFTTrunk, NFTSpec())

@@ -6,6 +6,7 @@ Kofinas et al., Graph neural networks for learning equivariant representations o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -13,131 +14,114 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from .base import Editor, InvariantModel
-from .neural_graph import NeuralGraph
-from .neural_graph_heads import OutputReadout, ParameterHead
-from .registry import ModelCard, register
-from .relational import RelationalLayer
+from ..core.spec import Count
+from .graph_trunk import PAPER, GraphStates, GraphWriter, NeuralGraphTrunk, SideBySide
+from .method import Method
+from .neural_graph import GraphSpec
+from .parts import standardised
+from .relational import PairUpdate, RelationalLayer
+from .trunk import Pooling
 
 EVERY = slice(None)
 # Larger tensors cost the memory allocator of a CPU more than the arithmetic in them.
 LARGEST_ON_CPU = 2**22
 
 
-class NGT(InvariantModel):
+@dataclass(frozen=True, repr=False)
+class NGTSpec(GraphSpec):
+    """The options of the relational transformer.
+
+    Arguments:
+        heads: Of the attention.
+
+    >>> NGTSpec(heads=4)
+    NGTSpec(heads=4)
+    """
+
+    heads: Count = 8
+
+
+class NGTTrunk(NeuralGraphTrunk):
     """Relational transformer on neural graphs (Kofinas et al. 2024).
 
     Every neuron attends to every other, so time and memory grow with the square of the number of neurons. Edges
-    have half the width of nodes and attention has twice that width, as in the original.
+    have half the width of nodes and attention has twice that width, as in the original. The edges are updated after
+    every layer but the last: that update belongs to an editor, since nobody else reads it.
 
     Arguments:
+        method: Whose trunk it is.
         architectures: Every architecture it will meet.
-        outputs: Size of the result.
-        width: Size of the node states.
-        layers: Number of layers.
-        probes: Number of probe inputs (0 leaves them out).
-        dropout: On what attention and MLPs add.
-        heads: Of the attention.
-        frequencies: Of the Fourier features of weights and biases (0 leaves them out).
+        spec: What a person chose.
 
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
     >>> NGT([a], 10)(Networks(a, torch.randn(5, a.parameters))).shape
     torch.Size([5, 10])
     """
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        outputs: int,
-        *,
-        width: int = 64,
-        layers: int = 4,
-        probes: int = 0,
-        dropout: float = 0.0,
-        heads: int = 8,
-        frequencies: int = 128,
-    ) -> None:
-        super().__init__(architectures)
-        self.width = width
-        self.graph = _graph(self.architectures, width, probes, frequencies)
+    spec: NGTSpec
+
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: NGTSpec) -> None:
+        super().__init__(method, architectures, spec, edges=spec.width // 2, reverse=False)
         self.layers = nn.ModuleList(
-            RelationalLayer(width, heads=heads, dropout=dropout, edges_too=k < layers - 1) for k in range(layers)
+            RelationalLayer(spec.width, heads=spec.heads, dropout=spec.dropout, edges_too=k < spec.layers - 1)
+            for k in range(spec.layers)
         )
-        self.readout = OutputReadout(self.architectures, width, 2 * width, layers=1)
-        self.head = nn.Linear(2 * width, outputs)
 
-    def prepare(self, training: Sequence[Networks]) -> None:
-        """Take means and spreads of every weight tensor and bias vector."""
-        self.graph.normalise.fit(training)
+    def _start(self, networks: Networks) -> tuple[Tensor, Tensor]:
+        normalised = self.normalise(networks)
+        nodes = torch.cat(self.graph.node_states(networks, normalised), dim=1)
+        return nodes, self.graph.dense_edge_states(normalised)
 
-    def embed_one(self, networks: Networks) -> Tensor:
-        """The states of the output neurons (B, n_L width)."""
-        return torch.cat([self._output_states(part) for part in _portions(networks, self.width)])
-
-    def finish(self, found: Tensor) -> Tensor:
-        """The invariant embedding (B, 2 width)."""
-        embedding: Tensor = self.readout(found)
-        return embedding
+    def output_states(self, networks: Networks) -> Tensor:
+        return torch.cat([self._output_states(part) for part in portions(networks, self.spec.width)])
 
     def _output_states(self, networks: Networks) -> Tensor:
-        x, e = torch.cat(self.graph.node_states(networks), dim=1), self.graph.dense_edge_states(networks)
+        x, e = self._start(networks)
         # The output neurons come last. Only they are read, so the last layer needs only their rows.
         read = slice(x.shape[1] - networks.architecture.layers[-1].size, x.shape[1])
         *inner, last = self.layers
         for k, layer in enumerate(inner):
             x, e = layer(x, e, EVERY, read if k == len(inner) - 1 else EVERY)
-        x, _ = last(x, e if inner else e[:, read], read, read)
-        return self.readout.side_by_side(x)
-
-    def read(self, embedding: Tensor) -> Tensor:
-        """The outputs (B, outputs)."""
-        outputs: Tensor = self.head(embedding)
+        outputs: Tensor = last(x, e if inner else e[:, read], read, read)[0]
         return outputs
 
+    def all_states(self, networks: Networks) -> tuple[Tensor, Tensor]:
+        x, e = self._start(networks)
+        for layer in self.layers:
+            x, e = layer(x, e, EVERY, EVERY)
+        return x, e
 
-class NGTEditor(Editor):
-    """The same transformer with a head on every node and edge: new networks from old.
+    def pooling(self) -> Pooling:
+        one, size = SideBySide(self.architectures, self.spec.width), 2 * self.spec.width
+        return Pooling(one, standardised([one.size, size]), size)
+
+    def writing(self, copies: int) -> nn.Module:
+        return NGTWriter(self.architectures, self.spec, copies)
+
+
+class NGTWriter(nn.Module):
+    """The last update of the edges, then `GraphWriter`.
 
     Arguments:
         architectures: Every architecture it will meet.
-        width, layers, probes, dropout, heads: As in `NGT`.
-        gamma, copies: As in `Editor`.
+        spec: Of the trunk.
+        copies: Number of parameter sets.
     """
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        *,
-        width: int = 64,
-        layers: int = 4,
-        probes: int = 0,
-        dropout: float = 0.0,
-        gamma: float = 0.01,
-        copies: int = 1,
-        heads: int = 8,
-    ) -> None:
-        super().__init__(architectures, gamma=gamma, copies=copies)
+    def __init__(self, architectures: Sequence[Architecture], spec: NGTSpec, copies: int) -> None:
+        super().__init__()
+        width = spec.width
         self.width = width
-        self.graph = _graph(self.architectures, width, probes, 0)
-        self.layers = nn.ModuleList(
-            RelationalLayer(width, heads=heads, dropout=dropout, edges_too=True) for _ in range(layers)
-        )
-        self.head = ParameterHead(self.architectures, nodes=width, edges=width // 2, copies=copies)
+        self.update = PairUpdate(width, width // 2, hidden=width, dropout=spec.dropout)
+        self.writer = GraphWriter(architectures, nodes=width, edges=width // 2, copies=copies)
 
-    def prepare(self, training: Sequence[Networks]) -> None:
-        """Take means and spreads of every weight tensor and bias vector."""
-        self.graph.normalise.fit(training)
-        super().prepare(training)
+    def forward(self, states: GraphStates) -> Tensor:
+        """One value (B, copies, P) for every parameter."""
+        parts = portions(states.networks, self.width)
+        return torch.cat([self._values(part.architecture, *states.trunk.all_states(part)) for part in parts])
 
-    def direction(self, networks: Networks) -> Tensor:
-        """f(theta) as (B, copies, P)."""
-        return torch.cat([self._direction(part) for part in _portions(networks, self.width)])
-
-    def _direction(self, networks: Networks) -> Tensor:
-        a = networks.architecture
-        x, e = torch.cat(self.graph.node_states(networks), dim=1), self.graph.dense_edge_states(networks)
-        for layer in self.layers:
-            x, e = layer(x, e, EVERY, EVERY)
+    def _values(self, a: Architecture, x: Tensor, e: Tensor) -> Tensor:
+        e = self.update(x, e, EVERY)
         sizes = [layer.size for layer in a.layers]
         ends = list(accumulate(sizes))
         neurons = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
@@ -145,11 +129,10 @@ class NGTEditor(Editor):
         edges = [
             b if c.dense else b.diagonal(dim1=1, dim2=2).mT for b, c in zip(edges, a.connections, strict=True)
         ]
-        found: Tensor = self.head(a, dict(enumerate(x.split(sizes, dim=1))), edges)
-        return found
+        return self.writer.values(a, dict(enumerate(x.split(sizes, dim=1))), edges)
 
 
-def _portions(networks: Networks, width: int) -> list[Networks]:
+def portions(networks: Networks, width: int) -> list[Networks]:
     """The batch in parts whose attention tensors (pairs of neurons x 2 width) are small enough."""
     if networks.device.type != "cpu":
         return [networks]
@@ -158,26 +141,4 @@ def _portions(networks: Networks, width: int) -> list[Networks]:
     return [networks.replace(part) for part in networks.parameters.split(count)]
 
 
-def _graph(architectures: Sequence[Architecture], width: int, probes: int, frequencies: int) -> NeuralGraph:
-    return NeuralGraph(
-        architectures,
-        nodes=width,
-        edges=width // 2,
-        reverse=False,
-        probes=probes,
-        frequencies=frequencies,
-        sigma=1.0,
-    )
-
-
-register(
-    ModelCard(
-        name="ng-t",
-        title="NG-T",
-        paper="Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR",
-        year=2024,
-        symmetries=("permutation",),
-        invariant=NGT,
-        equivariant=NGTEditor,
-    )
-)
+NGT = Method("ng-t", "NG-T", PAPER, ("permutation",), NGTTrunk, NGTSpec(sigma=1.0))

@@ -7,7 +7,8 @@ knows the position of a neuron in its layer: only `PerLayer` and `LayerScale` co
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,11 +18,49 @@ from ..core.architecture import Architecture, Segment
 from ..core.doubles import double
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
+from .parts import PeerSpec
 
 Kind = Literal["none", "parameter", "layer", "scale"]
 
 
+@dataclass(frozen=True, repr=False)
+class NormalisedSpec(PeerSpec):
+    """The options of a trunk with a normalisation in front.
+
+    Arguments:
+        normalisation: Of the inputs: by `layer`, by `parameter` (which breaks the symmetry), by `scale` alone, or none.
+
+    >>> NormalisedSpec(normalisation="none")
+    NormalisedSpec(normalisation='none')
+    """
+
+    normalisation: Kind = "layer"
+
+
 class Normalisation(nn.Module, ABC):
+    """What stands in front of a trunk."""
+
+    @abstractmethod
+    def fit(self, training: Sequence[Networks]) -> None:
+        """Take the statistics of these networks."""
+
+    @abstractmethod
+    def forward(self, networks: Networks) -> Networks:
+        """The normalised networks."""
+
+
+class Unchanged(Normalisation):
+    """No normalisation."""
+
+    def fit(self, training: Sequence[Networks]) -> None:
+        """Nothing to take."""
+
+    def forward(self, networks: Networks) -> Networks:
+        """The networks themselves."""
+        return networks
+
+
+class Standardisation(Normalisation, ABC):
     r"""\(\theta \mapsto (\theta - \mu) / \sigma\); architectures that differ in activations alone share both constants.
 
     Before `fit` it changes nothing.
@@ -80,15 +119,7 @@ class Normalisation(nn.Module, ABC):
         return f"{len(self.architectures)} architecture(s)"
 
 
-class Unchanged(Normalisation):
-    """No normalisation."""
-
-    def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
-        zeros = torch.zeros_like(networks.parameters[0])
-        return zeros, zeros + 1
-
-
-class PerParameter(Normalisation):
+class PerParameter(Standardisation):
     """Mean and standard deviation of every parameter by itself."""
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
@@ -96,7 +127,7 @@ class PerParameter(Normalisation):
         return mean, var.sqrt()
 
 
-class PerLayer(Normalisation):
+class PerLayer(Standardisation):
     """One mean and one standard deviation for each tensor of parameters; commutes with permutations."""
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
@@ -104,7 +135,7 @@ class PerLayer(Normalisation):
         return mean, (square - mean.square()).clamp_min(0).sqrt()
 
 
-class LayerScale(Normalisation):
+class LayerScale(Standardisation):
     """One root mean square for each tensor of parameters, nothing subtracted; commutes with scalings too."""
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
@@ -114,12 +145,15 @@ class LayerScale(Normalisation):
 
 def normaliser(kind: Kind, architectures: Sequence[Architecture]) -> Normalisation:
     """The normalisation that recipes call `kind`."""
-    classes: dict[str, Callable[[Sequence[Architecture]], Normalisation]] = {
-        "none": Unchanged, "parameter": PerParameter, "layer": PerLayer, "scale": LayerScale,
-    }  # fmt: skip
-    if kind not in classes:
-        raise ScaleGMNError(f"normalisation: expected one of {', '.join(classes)}, got {kind!r}")
-    return classes[kind](architectures)
+    match kind:
+        case "parameter":
+            return PerParameter(architectures)
+        case "layer":
+            return PerLayer(architectures)
+        case "scale":
+            return LayerScale(architectures)
+        case "none":
+            return Unchanged()
 
 
 def _moments(networks: Networks) -> tuple[Tensor, Tensor]:

@@ -218,14 +218,10 @@ class PNA(nn.Module):
         width: Size of node and edge states.
         layers: Number of rounds.
         dropout: On node states.
-        editing: Whether all nodes and edges are read in the end, or the output neurons only.
     """
 
-    def __init__(
-        self, architectures: Sequence[Architecture], *, width: int, layers: int, dropout: float, editing: bool
-    ) -> None:
+    def __init__(self, architectures: Sequence[Architecture], *, width: int, layers: int, dropout: float) -> None:
         super().__init__()
-        self.editing = editing
         self.layers = nn.ModuleList(
             PNALayer(width, dropout=dropout, last=k == layers - 1) for k in range(layers)
         )
@@ -238,12 +234,19 @@ class PNA(nn.Module):
         self.mean_log_degree = sum(logs) / len(logs)
 
     def forward(
-        self, architecture: Architecture, nodes: Sequence[Tensor], edges: dict[Block, Tensor]
+        self, architecture: Architecture, nodes: Sequence[Tensor], edges: dict[Block, Tensor], *, editing: bool
     ) -> tuple[dict[int, Tensor], dict[Block, Tensor]]:
-        """The states after the last round of those nodes and edges that are read."""
+        """The states after the last round of those nodes and edges that are read.
+
+        Arguments:
+            architecture: The graph.
+            nodes: Per layer (B, n, d).
+            edges: Per block (B, n_t, n_s, d), or (B, n, d).
+            editing: Whether all nodes and edges are read in the end, or the output neurons only.
+        """
         amplification = [math.log(d + 1) / self.mean_log_degree for d in degrees(architecture)]
         x, e = dict(enumerate(nodes)), edges
-        for layer, step in zip(self.layers, plan(architecture, len(self.layers), editing=self.editing), strict=True):
+        for layer, step in zip(self.layers, plan(architecture, len(self.layers), editing=editing), strict=True):
             x, updated = layer(x, e, step, amplification)
             e = updated or e
         return x, e

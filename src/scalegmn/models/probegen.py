@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 from ..core.architecture import Architecture
 from ..core.evaluate import input_dimensions, spatial_mean
 from ..core.networks import Networks
+from ..core.spec import Count
 from ..errors import ScaleGMNError
-from .base import InvariantModel
-from .mlp import perceptron
-from .registry import ModelCard, register
+from .method import Method
+from .parts import DenseSpec, rectified
+from .trunk import Pooling, Trunk
 
 
 class PointGenerator(nn.Module):
@@ -79,63 +81,57 @@ class ImageGenerator(nn.Module):
         return maps
 
 
-class ProbeGen(InvariantModel):
+@dataclass(frozen=True, repr=False)
+class ProbeGenSpec(DenseSpec):
+    """The options of ProbeGen.
+
+    Arguments:
+        probes: Number N of probes.
+        image: Side of the probe images, where the networks read images.
+
+    >>> ProbeGenSpec(probes=16)
+    ProbeGenSpec(probes=16)
+    """
+
+    probes: Count = 128
+    image: Count = 32
+
+
+class ProbeGenTrunk(Trunk):
     r"""\(f(\theta) = \mathrm{MLP}(u_\theta(x_1), \dots, u_\theta(x_N))\) with learned probes \(x_i\).
 
     It sees what the networks compute and nothing else, so it is invariant to every symmetry that preserves their
     function. Kahana et al., Deep Linear Probe Generators for Weight Space Learning, 2024.
 
     Arguments:
+        method: Whose trunk it is.
         architectures: With the same numbers of inputs and outputs, of any depth.
-        outputs: Numbers per network.
-        width: Hidden neurons of the MLP.
-        layers: Linear maps of the MLP.
-        probes: Number N of probes.
-        dropout: In the MLP.
-        image: Side of the probe images, where the networks read images.
+        spec: What a person chose.
 
     >>> architecture = Architecture.mlp([2, 8, 8, 1], "tanh")
     >>> ProbeGen([architecture], 10)(Networks(architecture, torch.randn(5, architecture.parameters))).shape
     torch.Size([5, 10])
     """
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        outputs: int,
-        *,
-        width: int = 256,
-        layers: int = 6,
-        probes: int = 128,
-        dropout: float = 0.0,
-        image: int = 32,
-    ) -> None:
-        super().__init__(architectures)
+    spec: ProbeGenSpec
+
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: ProbeGenSpec) -> None:
+        super().__init__(method, architectures, spec)
         inputs, results, dimensions = _ends(self.architectures)
         self.generator = (
-            ImageGenerator(probes, inputs, image, dimensions=dimensions)
+            ImageGenerator(spec.probes, inputs, spec.image, dimensions=dimensions)
             if dimensions
-            else PointGenerator(probes, inputs)
+            else PointGenerator(spec.probes, inputs)
         )
-        if probes < 1:
-            raise ScaleGMNError(f"probegen: probes: expected at least 1, got {probes}")
-        self.trunk = perceptron([probes * results, *[width] * (layers - 1)], dropout=dropout)
-        self.head = nn.Sequential(nn.ReLU(), nn.Linear(width, outputs))
+        self.maps = rectified([spec.probes * results, *[spec.width] * (spec.layers - 1)], dropout=spec.dropout)
 
-    def probes(self) -> Tensor:
-        """The probes (N, n_0, *spatial)."""
-        found: Tensor = self.generator()
-        return found
-
-    def embed_one(self, networks: Networks) -> Tensor:
-        """Hidden state (B, width) before the last map."""
-        hidden: Tensor = self.trunk(spatial_mean(networks.evaluate(self.probes())).flatten(1))
+    def forward(self, networks: Networks) -> Tensor:
+        """Hidden states (B, width)."""
+        hidden: Tensor = self.maps(spatial_mean(networks.evaluate(self.generator())).flatten(1))
         return hidden
 
-    def read(self, embedding: Tensor) -> Tensor:
-        """Outputs (B, outputs)."""
-        result: Tensor = self.head(embedding)
-        return result
+    def pooling(self) -> Pooling:
+        return Pooling(nn.Identity(), nn.Identity(), self.spec.width)
 
 
 def _ends(architectures: Sequence[Architecture]) -> tuple[int, int, int]:
@@ -149,14 +145,5 @@ def _ends(architectures: Sequence[Architecture]) -> tuple[int, int, int]:
     return found.pop()
 
 
-register(
-    ModelCard(
-        name="probegen",
-        title="ProbeGen",
-        paper="Kahana et al., 2024",
-        year=2024,
-        symmetries=("permutation", "scale"),
-        invariant=ProbeGen,
-        equivariant=None,
-    )
-)
+_BOTH = ("permutation", "scale")
+ProbeGen = Method("probegen", "ProbeGen", "Kahana et al., arXiv 2024", _BOTH, ProbeGenTrunk, ProbeGenSpec(256, 6))

@@ -77,7 +77,7 @@ class RelationalAttention(nn.Module):
         return found
 
 
-class EdgeUpdate(nn.Module):
+class PairUpdate(nn.Module):
     r"""Two residual steps: an MLP of the edge, its reverse and its two nodes, then one of the edge alone.
 
     \[e_{ij}' = \text{LN}(e_{ij} + A_1 \text{GELU}(A e_{ij} + B e_{ji} + C x_i + D x_j)), \qquad
@@ -126,7 +126,7 @@ class RelationalLayer(nn.Module):
         self.first_norm = nn.LayerNorm(nodes)
         self.mlp = _mlp(nodes, 2 * nodes, dropout)
         self.second_norm = nn.LayerNorm(nodes)
-        self.edges = EdgeUpdate(nodes, nodes // 2, hidden=nodes, dropout=dropout) if edges_too else None
+        self.edges = PairUpdate(nodes, nodes // 2, hidden=nodes, dropout=dropout) if edges_too else None
 
     def forward(self, x: Tensor, e: Tensor, rows: slice, edge_rows: slice) -> tuple[Tensor, Tensor]:
         """New states of the nodes and of the edges that are wanted.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..core.architecture import Architecture
-from ..core.networks import Networks, group_by_architecture
+from ..core.networks import Networks, each_architecture
 from ..errors import ScaleGMNError
-from .base import InvariantModel
-from .mlp import perceptron
-from .registry import ModelCard, register
+from .method import Method
+from .parts import DenseSpec, rectified
+from .trunk import Pooling, Trunk
 
 STATISTICS = 7
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -51,9 +51,7 @@ def _describe(x: Tensor) -> Tensor:
 
 def features(networks: Networks | Sequence[Networks], size: int) -> Tensor:
     """Statistics in the order of the input, filled with zeros to (B, size) where a network has fewer tensors."""
-    groups = group_by_architecture([networks] if isinstance(networks, Networks) else list(networks))
-    found = torch.cat([_fill(statistics(batch), size) for batch, _ in groups])
-    return found[torch.cat([positions for _, positions in groups]).argsort().to(found.device)]
+    return each_architecture(lambda batch: _fill(statistics(batch), size), networks)
 
 
 def _fill(x: Tensor, size: int) -> Tensor:
@@ -62,57 +60,45 @@ def _fill(x: Tensor, size: int) -> Tensor:
     return nn.functional.pad(x, (0, size - x.shape[1]))
 
 
-class StatNN(InvariantModel):
+class StatNNTrunk(Trunk):
     r"""An MLP on layer statistics: \(f(\theta) = \mathrm{MLP}(\mathrm{standardise}(\mathrm{statistics}(\theta)))\).
 
     Unterthiner et al., Predicting Neural Network Accuracy from Weights, 2020.
 
     Arguments:
+        method: Whose trunk it is.
         architectures: Of any kind; those with fewer tensors than the largest are filled with zeros.
-        outputs: Numbers per network.
-        width: Hidden neurons.
-        layers: Linear maps.
-        dropout: After every activation.
+        spec: What a person chose.
 
     >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
     >>> StatNN([architecture], 1)(Networks(architecture, torch.randn(5, architecture.parameters))).shape
     torch.Size([5, 1])
     """
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        outputs: int,
-        *,
-        width: int = 256,
-        layers: int = 3,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(architectures)
-        size = STATISTICS * max(len(a.segments) for a in self.architectures)
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("std", torch.ones(size))
-        self.trunk = perceptron([size, *[width] * (layers - 1)], dropout=dropout)
-        self.head = nn.Sequential(nn.ReLU(), nn.Linear(width, outputs))
+    spec: DenseSpec
+
+    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: DenseSpec) -> None:
+        super().__init__(method, architectures, spec)
+        self.size = STATISTICS * max(len(a.segments) for a in self.architectures)
+        self.register_buffer("mean", torch.zeros(self.size))
+        self.register_buffer("std", torch.ones(self.size))
+        self.maps = rectified([self.size, *[spec.width] * (spec.layers - 1)], dropout=spec.dropout)
 
     @torch.no_grad()
-    def prepare(self, training: Sequence[Networks]) -> None:
+    def measure(self, training: Sequence[Networks]) -> None:
         """Fit the standardisation of the statistics."""
-        mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        found_var, found_mean = torch.var_mean(features(training, len(mean)), dim=0, correction=0)
-        mean.copy_(found_mean)
-        std.copy_(torch.where(found_var > 0, found_var.sqrt(), torch.ones_like(found_var)))
+        found_var, found_mean = torch.var_mean(features(training, self.size), dim=0, correction=0)
+        self.get_buffer("mean").copy_(found_mean)
+        self.get_buffer("std").copy_(torch.where(found_var > 0, found_var.sqrt(), torch.ones_like(found_var)))
 
-    def embed_one(self, networks: Networks) -> Tensor:
-        """Hidden state (B, width) before the last map."""
+    def forward(self, networks: Networks) -> Tensor:
+        """Hidden states (B, width)."""
         mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        hidden: Tensor = self.trunk((features(networks, len(mean)) - mean) / std)
+        hidden: Tensor = self.maps((features(networks, self.size) - mean) / std)
         return hidden
 
-    def read(self, embedding: Tensor) -> Tensor:
-        """Outputs (B, outputs)."""
-        result: Tensor = self.head(embedding)
-        return result
+    def pooling(self) -> Pooling:
+        return Pooling(nn.Identity(), nn.Identity(), self.spec.width)
 
 
 class StatNNTrees:
@@ -168,14 +154,4 @@ class StatNNTrees:
         return f"StatNNTrees({self.trees!r})"
 
 
-register(
-    ModelCard(
-        name="statnn",
-        title="StatNN",
-        paper="Unterthiner et al., 2020",
-        year=2020,
-        symmetries=("permutation",),
-        invariant=StatNN,
-        equivariant=None,
-    )
-)
+StatNN = Method("statnn", "StatNN", "Unterthiner et al., arXiv 2020", ("permutation",), StatNNTrunk, DenseSpec(256))

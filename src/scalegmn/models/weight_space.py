@@ -23,8 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core.architecture import Architecture, Segment
-from ..errors import ScaleGMNError
-from .mlp import same_shapes
 
 Reduction = Literal["mean", "max"]
 
@@ -98,6 +96,7 @@ class Layout:
         self.architecture = architecture
         self.number = {layer: i for i, layer in enumerate(j for j, m in enumerate(movable) if m)}
         self.sizes = tuple(architecture.layers[layer].size for layer in self.number)
+        self.everything_moves = all(movable)
         self.places = tuple(self._place(s) for s in architecture.segments)
 
     def _place(self, segment: Segment) -> Place:
@@ -183,26 +182,6 @@ def full_layout(architecture: Architecture) -> Layout:
     return Layout(architecture, [True] * len(architecture.layers))
 
 
-def chain(architectures: Sequence[Architecture], who: str, *, convolutions: bool = True) -> Architecture:
-    """The first architecture, if all are chains with parameters of the same shapes.
-
-    Arguments:
-        architectures: That one model shall read.
-        who: The model that asks, for the message.
-        convolutions: Whether it reads them.
-    """
-    for a in architectures:
-        steps = [(c.source, c.target) for c in a.connections if c.dense]
-        if steps != [(i, i + 1) for i in range(len(a.layers) - 1)] or len(steps) != len(a.connections):
-            raise ScaleGMNError(
-                f"{who}: expected a chain of layers without residual, parallel or normalising connections, got {a}; "
-                "use gmn or scalegmn"
-            )
-        if not convolutions and a.spatial:
-            raise ScaleGMNError(f"{who}: reads networks without convolutions, got {a}; use nfn-np or scalegmn")
-    return same_shapes(architectures, who)
-
-
 def reduce(x: Tensor, dim: int, reduction: Reduction) -> Tensor:
     """Mean or maximum over one dimension."""
     return x.mean(dim) if reduction == "mean" else x.amax(dim)
@@ -233,9 +212,8 @@ class EquivariantLinear(nn.Module):
 
     def __init__(self, inputs: Channels, outputs: Channels, *, reduction: Reduction = "mean") -> None:
         super().__init__()
-        if reduction not in ("mean", "max"):
-            raise ScaleGMNError(f"reduction: expected 'mean' or 'max', got {reduction!r}")
-        self.inputs, self.outputs, self.reduction = inputs, outputs, reduction
+        self.inputs, self.outputs = inputs, outputs
+        self.reduction: Reduction = reduction
         layers = range(len(inputs.vertices))
         before = [inputs.edges[i - 1] if i else 0 for i in layers]
         after = [inputs.edges[i] if i < len(inputs.edges) else 0 for i in layers]
@@ -288,24 +266,54 @@ class EquivariantLinear(nn.Module):
         return f"{self.inputs} -> {self.outputs}, reduction={self.reduction}"
 
 
-class BatchNorm(nn.Module):
-    """Batch normalisation of the last dimension over all others; a batch of one uses the running statistics.
+class Elementwise(nn.Module):
+    """A function on every feature.
 
     Arguments:
-        channels: Size of the last dimension.
+        function: From a tensor to one of the same shape.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm1d(channels)
+        self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
-        """A tensor of the same shape."""
-        flat = x.reshape(-1, x.shape[-1])
-        n = self.norm
-        fresh = self.training and len(flat) > 1
-        y = nn.functional.batch_norm(flat, n.running_mean, n.running_var, n.weight, n.bias, fresh, 0.1, n.eps)
-        return y.view_as(x)
+    def forward(self, x: Features) -> Features:
+        """Features of the same shapes."""
+        return x.map(self.function)
+
+
+class Summary(nn.Module):
+    """`summarise` as a module.
+
+    Arguments:
+        reduction: How features are pooled over neurons.
+    """
+
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.reduction: Reduction = reduction
+
+    def forward(self, features: Features) -> Tensor:
+        """(B, total number of channels)."""
+        return summarise(features, self.reduction)
+
+
+class WeightWriter(nn.Module):
+    """A last equivariant map, and its features back in the order of the parameters.
+
+    Arguments:
+        layout: Of the parameters.
+        last: To features with one channel per parameter and copy.
+        copies: Number of parameter sets.
+    """
+
+    def __init__(self, layout: Layout, last: nn.Module, copies: int) -> None:
+        super().__init__()
+        self.layout, self.last, self.copies = layout, last, copies
+
+    def forward(self, features: Features) -> Tensor:
+        """A value for every parameter (B, copies, P)."""
+        return self.layout.unfold(self.last(features), self.copies).transpose(1, 2)
 
 
 class ChannelDropout(nn.Module):

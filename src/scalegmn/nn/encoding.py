@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ..core.architecture import Architecture, Connection, Conv, Linear
+from ..core.architecture import Architecture, Connection
 from ..core.doubles import double
 from ..core.groups import Group
 from ..core.networks import Networks
 from .edges import Edge, Factored
+from .kernels import crop_kernel, kernel_shape, largest, pad_kernel
 from .layers import States
 from .mlp import MLP
 from .scale import ScaleEquivariant, start_linear
@@ -101,8 +101,7 @@ class Kernels(nn.Module):
 
     def __init__(self, architectures: Sequence[Architecture]) -> None:
         super().__init__()
-        shapes = [_kernel(c) for a in architectures for c in a.connections]
-        self.shape = (max(h for h, _ in shapes), max(w for _, w in shapes))
+        self.shape = largest([(1, 1), *(kernel_shape(c) for a in architectures for c in a.connections)])
         self.register_buffer("gain", torch.ones(max(len(a.connections) for a in architectures)))
 
     @property
@@ -122,24 +121,11 @@ class Kernels(nn.Module):
 
     def pad(self, connection: Connection, w: Tensor) -> Tensor:
         """(..., K) to (..., size)."""
-        if self.size == 1:
-            return w
-        left, right, top, bottom = self._margins(connection)
-        return F.pad(w.unflatten(-1, _kernel(connection)), (left, right, top, bottom)).flatten(-2)
+        return pad_kernel(w, kernel_shape(connection), self.shape)
 
     def crop(self, connection: Connection, w: Tensor) -> Tensor:
         """(..., size) to (..., K)."""
-        if self.size == 1:
-            return w
-        left, _, top, _ = self._margins(connection)
-        height, width = _kernel(connection)
-        grid: Tensor = w.unflatten(-1, self.shape)
-        return grid[..., top : top + height, left : left + width].flatten(-2)
-
-    def _margins(self, connection: Connection) -> tuple[int, int, int, int]:
-        height, width = _kernel(connection)
-        top, left = (self.shape[0] - height) // 2, (self.shape[1] - width) // 2
-        return left, self.shape[1] - width - left, top, self.shape[0] - height - top
+        return crop_kernel(w, kernel_shape(connection), self.shape)
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:
@@ -291,11 +277,6 @@ def reciprocal(w: Tensor) -> Tensor:
     """1/w, and 0 where w is 0 or so small that the square of 1/w would overflow."""
     zero = w.abs() < math.sqrt(torch.finfo(w.dtype).tiny)
     return torch.where(zero, 0, 1 / w.masked_fill(zero, 1))
-
-
-def _kernel(connection: Connection) -> tuple[int, int]:
-    kernel = connection.map.kernel if isinstance(connection.map, Linear | Conv) else ()
-    return (*kernel, 1, 1)[0], (*kernel, 1, 1)[1]
 
 
 def _table(rows: int, width: int) -> nn.Parameter:

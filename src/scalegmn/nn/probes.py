@@ -13,6 +13,9 @@ from ..core.evaluate import input_dimensions, respond, respond_with_gradients, s
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 
+# Networks that are measured together: maps of images at many probes are large.
+_AT_ONCE = 32
+
 
 class Probes(nn.Module):
     """Learned inputs; responses of neurons move as q and enter the vertices, output gradients as 1/q.
@@ -24,6 +27,11 @@ class Probes(nn.Module):
         count: Number of inputs P.
         low, high: The range of the data, from which the first inputs are drawn.
         image: Spatial shape of the inputs, for convolutional networks.
+
+    >>> siren = Architecture.mlp([2, 8, 1], "sine")
+    >>> probes = Probes([siren], 16)
+    >>> [tuple(r.shape) for r in probes.responses(Networks(siren, torch.randn(5, siren.parameters)))]
+    [(5, 2, 16), (5, 8, 16), (5, 1, 16)]
     """
 
     gain: Tensor
@@ -66,6 +74,11 @@ class Probes(nn.Module):
         r = respond(networks.architecture, networks.views, x)
         return self._scaled([*r.pre[:-1], r.post[-1]], self.gain, len(networks))
 
+    def outputs(self, networks: Networks) -> list[Tensor]:
+        """Per layer (B, n, P): what neurons hand on, after their activations."""
+        x = self.inputs.to(networks.dtype).unsqueeze(0)
+        return self._scaled(respond(networks.architecture, networks.views, x).post, self.gain, len(networks))
+
     def responses_and_gradients(self, networks: Networks) -> tuple[list[Tensor], list[Tensor]]:
         """The same, and per layer the gradients (B, n, P) of the summed outputs, moving as 1/q."""
         x = self.inputs.to(networks.dtype).unsqueeze(0)
@@ -87,7 +100,8 @@ class Probes(nn.Module):
         self.gain.fill_(1)
         self.gradient_gain.fill_(1)
         sizes: dict[tuple[int, int], list[Tensor]] = {}
-        for networks in training:
+        parts = (networks[i : i + _AT_ONCE] for networks in training for i in range(0, len(networks), _AT_ONCE))
+        for networks in parts:
             for which, values in enumerate(self.responses_and_gradients(networks)):
                 for i, v in enumerate(values):
                     size = double(v.flatten(1)).square().mean(1).sqrt()

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..errors import ScaleGMNError
 from .edges import dense
 from .encoding import Kernels
 from .layers import Key, States, Style, pairing
@@ -32,7 +31,6 @@ class Readout(nn.Module):
     Arguments:
         architectures: Sizes come from these.
         style: Of the message passing.
-        outputs: Width of the result.
         kind: What is read.
         duals: Whether there is a dual stream.
         probes: Number of probes, whose answers are read too: directly, since message passing would only blur them.
@@ -42,15 +40,12 @@ class Readout(nn.Module):
         self,
         architectures: Sequence[Architecture],
         style: Style,
-        outputs: int,
         *,
         kind: ReadoutKind,
         duals: bool,
         probes: int = 0,
     ) -> None:
         super().__init__()
-        if kind not in ("all", "output", "input+output"):
-            raise ScaleGMNError(f"readout: expected 'all', 'output' or 'input+output', got {kind!r}")
         self.kind = kind
         self.duals = duals
         self.aggregate = style.aggregate
@@ -71,15 +66,11 @@ class Readout(nn.Module):
             )
             self.sets = MLP(w, w, dropout=style.dropout)
             ends += w
-        self.answers = None
-        hidden = w
+        self.outputs = _ANSWERS * w if probes else w
+        self.answers = _hidden(probes * self.sizes[1], self.outputs, style.dropout) if probes else None
         if probes:
-            hidden = _ANSWERS * w
-            self.answers = nn.Sequential(
-                nn.Linear(probes * self.sizes[1], hidden), nn.LayerNorm(hidden), nn.SiLU(), nn.Dropout(style.dropout)
-            )
-            ends += hidden
-        self.mlp = MLP(ends, outputs, hidden=hidden, dropout=style.dropout)
+            ends += self.outputs
+        self.embedding = _hidden(ends, self.outputs, style.dropout)
 
     def extra_repr(self) -> str:
         return f"neurons: {self.kind}"
@@ -92,7 +83,7 @@ class Readout(nn.Module):
         return found | {("d", i) for i in layers} if self.duals else found
 
     def forward(self, symmetry: Symmetry, states: States) -> Tensor:
-        """The invariant embedding, of the width of the last hidden layer."""
+        """The invariant embedding (B, outputs): what comes before the last map of the MLP."""
         last = len(symmetry.architecture.layers) - 1
         parts = [self._end(states, last, self.sizes[1])]
         if self.kind != "output":
@@ -102,7 +93,8 @@ class Readout(nn.Module):
         if self.answers is not None:
             assert states.answers is not None
             parts.append(self.answers(self._padded(states.answers, self.sizes[1])))
-        return self.mlp.hidden(torch.cat(parts, -1))
+        embedding: Tensor = self.embedding(torch.cat(parts, -1))
+        return embedding
 
     def _end(self, states: States, layer: int, size: int) -> Tensor:
         """All neurons of the input or the output in a row, padded with zeros to the largest."""
@@ -130,20 +122,24 @@ class Readout(nn.Module):
         return pooled
 
 
-class ParameterHead(nn.Module):
+def _hidden(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.SiLU(), nn.Dropout(dropout))
+
+
+class ParameterReadout(nn.Module):
     r"""The direction \(f(\theta)\): a scale equivariant map of edge states to weights and of vertex states to biases.
 
     Arguments:
         style: Of the message passing.
-        kernels: Knows how weights lie on edges.
+        kernel: Number of weights on an edge.
         copies: Number of parameter sets.
     """
 
-    def __init__(self, style: Style, kernels: Kernels, *, copies: int) -> None:
+    def __init__(self, style: Style, kernel: int, *, copies: int) -> None:
         super().__init__()
         w, s, p = style.width, style.sign, style.dropout
         self.copies = copies
-        self.weight = ScaleEquivariant(style.edge_groups, w, copies * kernels.size, hidden=w, sign=s, dropout=p)
+        self.weight = ScaleEquivariant(style.edge_groups, w, copies * kernel, hidden=w, sign=s, dropout=p)
         self.bias = ScaleEquivariant(style.vertex_groups, w, copies, hidden=w, sign=s, dropout=p)
         self.output_bias = MLP(w, copies, hidden=w, dropout=p)
 

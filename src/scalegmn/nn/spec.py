@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
-from ..errors import ScaleGMNError
+from ..core.spec import Count, Share, Spec
 
 Flow = Literal["none", "shared", "reciprocal", "dual"]
 Backward = Flow | Literal["auto"]
@@ -13,8 +13,8 @@ Aggregate = Literal["sum", "mean"]
 SignRule = Literal["symmetrise", "absolute"]
 
 
-@dataclass(frozen=True)
-class PassingSpec:
+@dataclass(frozen=True, repr=False)
+class PassingSpec(Spec):
     """The options of message passing.
 
     Arguments:
@@ -37,33 +37,15 @@ class PassingSpec:
     PassingSpec(width=32)
     """
 
-    width: int = 64
-    layers: int = 4
+    width: Count = 64
+    layers: Count = 4
     backward: Backward = "none"
     edge_positions: bool = False
     positions_everywhere: bool = False
     skip: bool = True
-    gate: int | None = None
+    gate: Count | None = None
     sign: SignRule = "symmetrise"
     aggregate: Aggregate = "sum"
-    dropout: float = 0.0
+    dropout: Share = 0.0
     edge_updates: bool = True
     checkpointing: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("width", "layers", "gate"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ScaleGMNError(f"{name}: expected at least 1, got {value}")
-        if not 0 <= self.dropout < 1:
-            raise ScaleGMNError(f"dropout: expected at least 0 and less than 1, got {self.dropout}")
-        for name, known in (("backward", (*get_args(Flow), "auto")), ("sign", get_args(SignRule)),
-                            ("aggregate", get_args(Aggregate))):
-            value = getattr(self, name)
-            if value not in known:
-                raise ScaleGMNError(f"{name}: expected one of {', '.join(known)}; got {value!r}")
-
-    def __repr__(self) -> str:
-        """Only what differs from the defaults."""
-        changed = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default)
-        return f"{type(self).__name__}({', '.join(changed)})"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ScaleGMNError
-from ..models.registry import card
+from ..models.registry import method
 from ..tasks import Task, task_from_json
 from ..training.run import Run
 from ..training.state import read_json
@@ -68,7 +68,7 @@ class Series:
     @property
     def symmetries(self) -> tuple[str, ...]:
         """What the model respects exactly, as its card says."""
-        return card(self.runs[0].config["model"]["name"]).symmetries
+        return method(self.runs[0].config["model"]["name"]).symmetries
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _series(records: Sequence[Record]) -> tuple[Series, ...]:
 
 def _labels(records: Sequence[Record]) -> list[str]:
     """Titles of models; where two are equal, with the settings in which they differ."""
-    titles = [card(record.config["model"]["name"]).title for record in records]
+    titles = [method(record.config["model"]["name"]).title for record in records]
     found = []
     for record, title in zip(records, titles, strict=True):
         rivals = [_settings(other) for other, name in zip(records, titles, strict=True) if name == title]

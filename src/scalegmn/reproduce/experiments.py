@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..models.registry import card
+from ..models.registry import method as method_of
 from ..training.recipe import Recipe, make_recipe, read_values
 from .zoos import Scale
 
@@ -157,10 +157,10 @@ def possible(dataset: Dataset, method: Method, scale: Scale) -> bool:
     >>> [possible(DATASETS[name], METHODS["dws"], "small") for name in ("mnist", "svhn-gs-relu")]
     [True, False]
     """
-    model = card(method.model)
+    model = method_of(method.model)
     if scale == "paper" and not dataset.paper:
         return False
-    return (dataset.sines or model.convolutions) and (dataset.metric != "mse" or model.equivariant is not None)
+    return (dataset.sines or model.convolutions) and (dataset.metric != "mse" or model.edits)
 
 
 def recipe(dataset: Dataset, method: Method, scale: Scale, seed: int, zoos: Path) -> Recipe:
@@ -188,6 +188,8 @@ def _small(dataset: Dataset, method: Method) -> dict[str, Any]:
         # At half the width there is time for more than three epochs.
         if "width" in options:
             options["width"] = WIDTH // 2
+        if method.model == "mlp":
+            options["layers"] = 4
     elif ours:
         options["readout"] = "output"
         if not dataset.sines:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from ..core.schema import from_json
-from ..errors import ScaleGMNError
+from ..errors import ScaleGMNError, nearest
 from .base import Task
 from .classification import Classification
 from .editing import Editing
@@ -27,9 +26,7 @@ def task_class(name: str) -> type[Task]:
     scalegmn.errors.ScaleGMNError: task: 'regresion' is not known; did you mean 'regression'?
     """
     if name not in TASKS:
-        close = difflib.get_close_matches(name, TASKS, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(TASKS)}"
-        raise ScaleGMNError(f"task: {name!r} is not known; {hint}")
+        raise ScaleGMNError(f"task: {name!r} is not known; {nearest(name, TASKS)}")
     return TASKS[name]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,10 +11,17 @@ from torch import Tensor
 
 from ..core.networks import Networks
 from ..core.schema import to_json
+from ..core.spec import Spec
 from ..models.base import Metanetwork
+from ..models.trunk import Trunk
 from ..zoo.store.zoo import Zoo
 
 Head = Literal["invariant", "equivariant"]
+
+
+@dataclass(frozen=True, repr=False)
+class NoOptions(Spec):
+    """Of a head that leaves nothing to choose."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +30,15 @@ class Task(ABC):
 
     Attributes:
         name: As recipes call it.
-        head: What kind of model it needs.
+        head: What kind of head it needs.
+        head_spec: What can be chosen about that head.
         metric: The metric that picks the best epoch.
         maximise: Whether more of it is better.
     """
 
     name: ClassVar[str]
     head: ClassVar[Head]
+    head_spec: ClassVar[Spec] = NoOptions()
     metric: ClassVar[str]
     maximise: ClassVar[bool]
 
@@ -38,10 +47,14 @@ class Task(ABC):
     def from_zoo(cls, zoo: Zoo) -> Task:
         """The task as this zoo poses it; further keyword-only arguments are the options of a recipe."""
 
-    @property
-    def outputs(self) -> int:
-        """Numbers per network that an invariant model must give."""
-        return 1
+    @abstractmethod
+    def attach(self, trunk: Trunk, options: Mapping[str, Any]) -> Metanetwork:
+        """A model for this task: the trunk with a new head.
+
+        Arguments:
+            trunk: Of any method that has such a head.
+            options: Fields of `head_spec`.
+        """
 
     @abstractmethod
     def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:

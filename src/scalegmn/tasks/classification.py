@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..models.base import Metanetwork
+from ..models.base import Classifier, Metanetwork
+from ..models.trunk import Trunk
 from ..zoo.store.zoo import Zoo
 from .base import Head, Task
 
@@ -51,9 +52,9 @@ class Classification(Task):
             )
         return cls(column, tuple(values.long().unique().tolist()), zoo.categories(column))
 
-    @property
-    def outputs(self) -> int:
-        return len(self.classes)
+    def attach(self, trunk: Trunk, options: Mapping[str, Any]) -> Classifier:
+        """One output for each class."""
+        return Classifier(trunk, len(self.classes), **options)
 
     def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:
         """Positions in `classes` (B,)."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.networks import Networks, each_architecture
+from ..core.spec import Spec
 from ..errors import ScaleGMNError
-from ..models.base import Editor, Metanetwork
+from ..models.base import Editor, EditorSpec, Metanetwork
+from ..models.trunk import Trunk
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .base import Head, Task
@@ -69,6 +71,7 @@ class Editing(Task):
 
     name: ClassVar[str] = "editing"
     head: ClassVar[Head] = "equivariant"
+    head_spec: ClassVar[Spec] = EditorSpec()
     metric: ClassVar[str] = "mse"
     maximise: ClassVar[bool] = False
 
@@ -81,6 +84,10 @@ class Editing(Task):
         if zoo.canvas is None or not zoo.has_images:
             raise ScaleGMNError(f"editing: expected a zoo of INRs with their images; {zoo.path} has none")
         return cls(target, zoo.canvas)
+
+    def attach(self, trunk: Trunk, options: Mapping[str, Any]) -> Editor:
+        """New networks, or several copies of each."""
+        return Editor(trunk, **options)
 
     def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:
         """The edited images on the scale [0, 1], (B, H, W, C)."""

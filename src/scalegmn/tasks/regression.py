@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..models.base import Metanetwork
+from ..models.base import Metanetwork, Regressor
+from ..models.trunk import Trunk
 from ..zoo.store.zoo import Zoo
 from .base import Head, Task
 
@@ -62,6 +63,10 @@ class Regression(Task):
                 f"{values.min().item():g} to {values.max().item():g}"
             )
         return cls(column, sigmoid, training.mean().item(), training.std(correction=0).item() or 1.0)
+
+    def attach(self, trunk: Trunk, options: Mapping[str, Any]) -> Regressor:
+        """One number, which `respond` brings to the units of the column."""
+        return Regressor(trunk, **options)
 
     def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:
         return zoo.column(self.column)[indices].float()

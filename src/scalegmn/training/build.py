@@ -6,22 +6,56 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.architecture import Architecture
+from ..core.spec import changed
+from ..errors import ScaleGMNError, nearest
 from ..models.base import Metanetwork
-from ..models.registry import build_equivariant, build_invariant
+from ..models.method import Method
+from ..models.registry import method
 from ..tasks import Task
 
 
 def build_model(
     name: str, options: Mapping[str, Any], task: Task, architectures: Sequence[Architecture]
 ) -> Metanetwork:
-    """A model with the head that a task needs.
+    """A trunk with the head that a task needs.
 
     Arguments:
         name: As in `scalegmn models`.
-        options: Keyword arguments of its constructor.
+        options: Fields of the specifications of its trunk and of that head.
         task: What it shall learn.
         architectures: What it shall read.
     """
-    if task.head == "equivariant":
-        return build_equivariant(name, architectures, options)
-    return build_invariant(name, architectures, task.outputs, options)
+    found = method(name)
+    trunk, head = split_options(found, type(task), options)
+    return task.attach(found.build(architectures, found.chosen(trunk)), head)
+
+
+def split_options(
+    chosen: Method, task: type[Task], options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a recipe says about a model: the options of the trunk and those of the head, each checked by its own.
+
+    >>> from scalegmn.tasks import Editing
+    >>> split_options(method("scalegmn"), Editing, {"width": 32, "copies": 8.0})
+    ({'width': 32}, {'copies': 8})
+    >>> split_options(method("scalegmn"), Editing, {"copy": 8})
+    Traceback (most recent call last):
+    ...
+    scalegmn.errors.ScaleGMNError: model 'scalegmn': unknown option 'copy'; did you mean 'copies'?
+    """
+    if task.head == "equivariant" and not chosen.edits:
+        raise ScaleGMNError(f"model {chosen.name!r} has no equivariant head, which task {task.name!r} needs")
+    specs = (chosen.spec, task.head_spec)
+    known = [name for spec in specs for name in spec.names()]
+    for name in options:
+        if name not in known:
+            raise ScaleGMNError(f"model {chosen.name!r}: unknown option {name!r}; {nearest(name, known)}")
+    parts = []
+    for spec in specs:
+        given = {name: value for name, value in options.items() if name in spec.names()}
+        try:
+            found = changed(spec, given)
+        except ScaleGMNError as error:
+            raise ScaleGMNError(f"model {chosen.name!r}: {error}") from None
+        parts.append({name: getattr(found, name) for name in given})
+    return parts[0], parts[1]

@@ -21,11 +21,12 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import ScaleGMNError
-from ..models.registry import card
+from ..errors import ScaleGMNError, nearest
+from ..models.registry import method
 from ..tasks import task_class
+from .build import split_options
 from .data import Canonical
-from .options import complain, nearest, validated
+from .options import complain, validated
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -131,15 +132,11 @@ class Recipe(Table):
     @field_validator("model")
     @classmethod
     def _model(cls, model: Choice, info: ValidationInfo) -> Choice:
-        known = card(model.name)
+        known = method(model.name)
         if "task" not in info.data:
             return model
-        task = info.data["task"].name
-        head = task_class(task).head
-        builder = known.equivariant if head == "equivariant" else known.invariant
-        if builder is None:
-            raise ScaleGMNError(f"model {known.name!r} has no {head} head, which task {task!r} needs")
-        return Choice(name=model.name, **validated(f"model {known.name!r}", builder, model.options))
+        trunk, head = split_options(known, task_class(info.data["task"].name), model.options)
+        return Choice(name=model.name, **trunk, **head)
 
     @model_validator(mode="after")
     def _move(self) -> Recipe:
@@ -250,6 +247,8 @@ def parse_value(text: str) -> Any:
     >>> parse_value("1e-3"), parse_value("output")
     (0.001, 'output')
     """
+    # A word that means something to people who come from Python.
+    text = text.lower() if text in ("True", "False") else text
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

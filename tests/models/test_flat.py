@@ -8,22 +8,24 @@ import torch
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.mlp import MLP, MLPEditor, perceptron
+from scalegmn.models.flat import FlatMLP
+from scalegmn.models.parts import rectified
 
 
-def test_perceptron_sizes() -> None:
-    net = perceptron([3, 5, 7, 2], dropout=0.1)
+def test_sizes_of_rectified_maps() -> None:
+    net = rectified([3, 5, 7, 2], dropout=0.1)
     assert [tuple(p.shape) for p in net.parameters() if p.dim() == 2] == [(5, 3), (7, 5), (2, 7)]
-    assert sum(isinstance(m, torch.nn.Dropout) for m in net) == 2
+    assert sum(isinstance(m, torch.nn.Dropout) for m in net) == 3
+    assert (net(torch.randn(9, 3)) >= 0).all()
 
 
 def test_architectures_that_differ_in_activation_only_share_a_model() -> None:
     relu, tanh = (Architecture.mlp([2, 5, 1], name) for name in ("relu", "tanh"))
-    model = MLP([relu, tanh], 3)
+    model = FlatMLP([relu, tanh], 3)
     parameters = torch.randn(4, relu.parameters)
     torch.testing.assert_close(model(Networks(relu, parameters)), model(Networks(tanh, parameters)))
     with pytest.raises(ScaleGMNError, match="mlp: expected architectures with parameters of the same shapes"):
-        MLPEditor([relu, Architecture.mlp([2, 6, 1], "relu")])
+        FlatMLP([relu, Architecture.mlp([2, 6, 1], "relu")])
 
 
 def test_it_learns_what_it_is_shown() -> None:
@@ -31,7 +33,7 @@ def test_it_learns_what_it_is_shown() -> None:
     architecture = Architecture.mlp([2, 5, 1], "relu")
     networks = Networks(architecture, 1e-3 * torch.randn(64, architecture.parameters))
     labels = (networks.parameters[:, 3] > 0).long()
-    model = MLP([architecture], 2, width=32)
+    model = FlatMLP([architecture], 2, width=32)
     model.prepare([networks])
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(60):
