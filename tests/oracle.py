@@ -197,10 +197,10 @@ class Oracle:
     def messages(self, name: str, vertex: Tensor, edge: Tensor, *, backward: bool, lift: bool = False) -> Tensor:
         """m(i) = sum over j of MSG(h(j), h(i, j))."""
         sender, receiver = (self.g.target, self.g.source) if backward else (self.g.source, self.g.target)
-        y = self.linear(f"{name}.neighbour", vertex[sender])
+        y = self.linear(f"{name}.rescale.vertex", vertex[sender])
         if lift:
             y = self.per_layer(self.g.layer[sender], y, lambda phi, z: phi(z))
-        m = y * self.linear(f"{name}.edge", edge)
+        m = y * self.linear(f"{name}.rescale.edge", edge)
         total = torch.zeros_like(vertex)
         for g, ends, which in self.receivers[backward]:
             ps = [self.positions[self.g.target[which]], self.positions[self.g.source[which]]] if self.everywhere else []

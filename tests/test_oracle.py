@@ -158,5 +158,5 @@ def test_a_difference_would_be_seen() -> None:
     assert (oracle(networks) - expected).abs().max() > 1e-4
     oracle.sign = "symmetrise"
     with torch.no_grad():
-        model.trunk.body.layers[0].message.edge.weight[0, 0] += 0.1
+        model.trunk.body.layers[0].message.rescale.edge.weight[0, 0] += 0.1
         assert (oracle(networks) - expected).abs().max() > 1e-6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from strategies import generator
@@ -11,20 +13,13 @@ from torch import Tensor
 from scalegmn.audit import residual
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.transform import Transform
-from scalegmn.nn.edges import Factored, dense
-from scalegmn.nn.layers import (
-    DualLayer,
-    ForwardLayer,
-    GraphLayer,
-    Key,
-    ReciprocalLayer,
-    SharedLayer,
-    States,
-    Style,
-)
+from scalegmn.nn.edges import Dense, Edge, Factored
+from scalegmn.nn.layers import DualLayer, ForwardLayer, GraphLayer, Iteration, ReciprocalLayer, SharedLayer, Style
+from scalegmn.nn.states import Given, States
 from scalegmn.nn.symmetry import Symmetry, edge_groups, vertex_groups
 from scalegmn.testing import relative_error
 
+Key = tuple[str, int]
 H = 6
 SUBJECTS = {
     "relu": ARCHITECTURES["mlp", "relu"],
@@ -61,51 +56,56 @@ def make(flow: type[GraphLayer], a: Architecture, *, edges: bool = True, **style
     return layer
 
 
-def random_states(a: Architecture, seed: int = 0) -> States:
+def random_states(a: Architecture, seed: int = 0) -> Given:
     g = generator(seed)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(3, *shape, H, generator=g, dtype=torch.float64)
 
-    def edges() -> dict[int, torch.Tensor]:
+    def edges() -> dict[int, Edge]:
         sizes = [(a.layers[c.target].size, a.layers[c.source].size if c.dense else 1) for c in a.connections]
-        return {i: draw(*size) for i, size in enumerate(sizes)}
+        return {i: Dense(draw(*size)) for i, size in enumerate(sizes)}
 
     x = {i: draw(layer.size) for i, layer in enumerate(a.layers)}
     d = {i: draw(layer.size) for i, layer in enumerate(a.layers)}
-    return States(x, d, edges(), edges())  # type: ignore[arg-type]
+    return Given(Symmetry.full(a), positions_of(a), x, d, edges(), edges())
 
 
-def move(g: Transform, states: States) -> States:
+def move(g: Transform, states: Given) -> Given:
     reciprocal = Transform(g.architecture, g.permutations, tuple(1 / s for s in g.scales))
-    return States(
-        {i: g.vertex(i, x) for i, x in states.x.items()},
-        {i: g.dual(i, d) for i, d in states.d.items()},
-        {c: g.edge(c, dense(e)) for c, e in states.e.items()},
-        {c: reciprocal.edge(c, dense(r)) for c, r in states.r.items()},
+    x, d, e, r = states.all
+    return Given(
+        states.symmetry,
+        states.positions,
+        {i: g.vertex(i, v) for i, v in x.items()},
+        {i: g.dual(i, v) for i, v in d.items()},
+        {c: Dense(g.edge(c, v.dense())) for c, v in e.items()},
+        {c: Dense(reciprocal.edge(c, v.dense())) for c, v in r.items()},
     )
 
 
-def kinds(flow: type[GraphLayer]) -> tuple[str, ...]:
-    return ("x", "e", *{ReciprocalLayer: ("r",), DualLayer: ("d",)}.get(flow, ()))  # type: ignore[call-overload]
-
-
-def everything(flow: type[GraphLayer], a: Architecture) -> set[Key]:
+def keys(flow: type[GraphLayer], a: Architecture) -> list[Key]:
+    """All states of a flow."""
+    kinds = ["x", "e", *{ReciprocalLayer: ["r"], DualLayer: ["d"]}.get(flow, [])]  # type: ignore[call-overload]
     counts = {"x": len(a.layers), "d": len(a.layers), "e": len(a.connections), "r": len(a.connections)}
-    return {(kind, i) for kind in kinds(flow) for i in range(counts[kind])}  # type: ignore[misc]
+    return [(kind, i) for kind in kinds for i in range(counts[kind])]
 
 
-def flat(states: States) -> dict[Key, torch.Tensor]:
-    found: dict[Key, torch.Tensor] = {("x", i): x for i, x in states.x.items()}
-    found |= {("d", i): d for i, d in states.d.items()}
-    found |= {("e", c): dense(e) for c, e in states.e.items()}
-    return found | {("r", c): dense(r) for c, r in states.r.items()}
+def ask(states: States, key: Key) -> torch.Tensor:
+    value = getattr(states, key[0])(key[1])
+    return value.dense() if isinstance(value, Edge) else value
 
 
-def largest_error(a: States, b: States) -> float:
-    left, right = flat(a), flat(b)
-    assert left.keys() == right.keys()
-    return max(relative_error(left[k], right[k]).max().item() for k in left)
+def everything(flow: type[GraphLayer], states: States) -> Given:
+    parts: dict[str, dict[int, Any]] = {kind: {} for kind in "xder"}
+    for kind, i in keys(flow, states.symmetry.architecture):
+        value = ask(states, (kind, i))
+        parts[kind][i] = Dense(value) if kind in "er" else value
+    return Given(states.symmetry, states.positions, *parts.values())
+
+
+def largest_error(flow: type[GraphLayer], a: States, b: States) -> float:
+    return max(relative_error(ask(a, k), ask(b, k)).max().item() for k in keys(flow, a.symmetry.architecture))
 
 
 def positions_of(a: Architecture, width: int = 4) -> list[torch.Tensor]:
@@ -124,63 +124,95 @@ def positions_of(a: Architecture, width: int = 4) -> list[torch.Tensor]:
 )
 def test_states_go_on_moving_as_they_should(flow: type[GraphLayer], name: str, style: dict[str, object]) -> None:
     a = SUBJECTS[name]
-    layer, symmetry, wanted = make(flow, a, **style), Symmetry.full(a), everything(flow, a)
-    states, positions, g = random_states(a), positions_of(a), transforms(a)
-    new = layer(symmetry, states, wanted, positions)
-    assert flat(new).keys() == wanted
-    moved = layer(symmetry, move(g, states), wanted, positions)
+    layer, states, g = make(flow, a, **style), random_states(a), transforms(a)
+    moved = everything(flow, Iteration(layer, move(g, states)))
     # Compare in the coordinates of the original, where no entry is hidden behind a large multiplier.
-    assert largest_error(move(g.inverse(), moved), new) < 1e-9
+    assert largest_error(flow, move(g.inverse(), moved), Iteration(layer, states)) < 1e-9
 
 
 def test_forward_edges_used_backwards_are_caught() -> None:
     """Negative control: the shared form is not equivariant to scales, and the law above would say so."""
     a = SUBJECTS["relu"]
-    layer, symmetry, wanted = make(SharedLayer, a), Symmetry.full(a), everything(SharedLayer, a)
-    states, positions, g = random_states(a), positions_of(a), transforms(a)
-    new, moved = layer(symmetry, states, wanted, positions), layer(symmetry, move(g, states), wanted, positions)
-    assert largest_error(move(g.inverse(), moved), new) > 0.1
+    layer, states, g = make(SharedLayer, a), random_states(a), transforms(a)
+    moved = everything(SharedLayer, Iteration(layer, move(g, states)))
+    assert largest_error(SharedLayer, move(g.inverse(), moved), Iteration(layer, states)) > 0.1
+
+
+class Watched(States):
+    """States that remember what was asked."""
+
+    def __init__(self, states: Given) -> None:
+        super().__init__(states.symmetry, states.positions)
+        self.states = states
+        self.asked: list[Key] = []
+
+    def x(self, layer: int) -> Tensor:
+        self.asked.append(("x", layer))
+        return self.states.x(layer)
+
+    def d(self, layer: int) -> Tensor:
+        self.asked.append(("d", layer))
+        return self.states.d(layer)
+
+    def e(self, connection: int) -> Edge:
+        self.asked.append(("e", connection))
+        return self.states.e(connection)
+
+    def r(self, connection: int) -> Edge:
+        self.asked.append(("r", connection))
+        return self.states.r(connection)
+
+
+def test_only_what_is_asked_for_is_computed() -> None:
+    """A vertex state asks for those at the ends of its connections and for their edges, an edge for its two ends."""
+    a = SUBJECTS["relu"]
+    for flow, key, expected in (
+        (ForwardLayer, ("x", 2), {("x", 1), ("x", 2), ("e", 1)}),
+        (ForwardLayer, ("e", 1), {("x", 1), ("x", 2), ("e", 1)}),
+        (ReciprocalLayer, ("x", 2), {("x", 1), ("x", 2), ("x", 3), ("e", 1), ("r", 2)}),
+        (DualLayer, ("x", 2), {("x", 1), ("x", 2), ("d", 2), ("e", 1)}),
+        (DualLayer, ("d", 2), {("x", 2), ("d", 2), ("d", 3), ("e", 2)}),
+    ):
+        old = Watched(random_states(a))
+        ask(Iteration(make(flow, a), old), key)
+        assert set(old.asked) == expected
 
 
 @cases
-def test_what_is_not_needed_is_not_read(flow: type[GraphLayer], name: str) -> None:
-    """Each wanted state alone gives the same answer from only the states that it needs."""
+def test_answers_are_kept_and_do_not_depend_on_the_order_of_questions(flow: type[GraphLayer], name: str) -> None:
     a = SUBJECTS[name]
-    layer, symmetry, positions = make(flow, a), Symmetry.full(a), positions_of(a)
-    states = random_states(a)
-    expected = flat(layer(symmetry, states, everything(flow, a), positions))
-    for key in sorted(everything(flow, a)):
-        needs = layer.needs(symmetry, {key})
-        pruned = States(
-            *({i: v for i, v in getattr(states, kind).items() if (kind, i) in needs} for kind in ("x", "d", "e", "r"))
-        )
-        found = flat(layer(symmetry, pruned, {key}, positions))
-        assert list(found) == [key]
-        torch.testing.assert_close(found[key], expected[key], rtol=1e-12, atol=1e-12)
+    layer, old = make(flow, a), Watched(random_states(a))
+    step, other = Iteration(layer, old), Iteration(layer, old)
+    first = {key: ask(step, key) for key in keys(flow, a)}
+    asked = len(old.asked)
+    assert all(torch.equal(ask(step, key), value) for key, value in first.items())
+    assert len(old.asked) == asked
+    for key in reversed(keys(flow, a)):
+        assert torch.equal(ask(other, key), first[key])
 
 
 @cases
 def test_without_edge_updates_edges_stay(flow: type[GraphLayer], name: str) -> None:
     a = SUBJECTS[name]
-    layer, states = make(flow, a, edges=False), random_states(a)
-    new = layer(Symmetry.full(a), states, everything(flow, a), positions_of(a))
-    assert all(new.e[c] is states.e[c] for c in states.e)
-    assert all(new.r[c] is states.r[c] for c in new.r)
+    old = random_states(a)
+    new = Iteration(make(flow, a, edges=False), old)
+    for kind, c in keys(flow, a):
+        if kind in ("e", "r"):
+            assert getattr(new, kind)(c) is getattr(old, kind)(c)
 
 
 @cases
 def test_information_flows_the_way_it_should(flow: type[GraphLayer], name: str) -> None:
     """What a layer's new vertex state depends on: sources in every flow, targets in those with backward messages."""
     a = SUBJECTS[name]
-    layer, symmetry, positions = make(flow, a), Symmetry.full(a), positions_of(a)
-    states = random_states(a)
-    middle = 2
-    for i in states.x:
-        states.x[i].requires_grad_()
-        states.d[i].requires_grad_()
+    states, middle = random_states(a), 2
+    x, d, _, _ = states.all
+    for i in x:
+        x[i].requires_grad_()
+        d[i].requires_grad_()
     # A linear readout: the norm of a state would hide directions.
-    layer(symmetry, states, {("x", middle)}, positions).x[middle].sum().backward()
-    heard = {i for i, x in states.x.items() if x.grad is not None and x.grad.abs().sum() > 0}
+    Iteration(make(flow, a), states).x(middle).sum().backward()
+    heard = {i for i, v in x.items() if v.grad is not None and v.grad.abs().sum() > 0}
     sources = {a.connections[c].source for c in a.incoming[middle]}
     targets = {a.connections[c].target for c in a.outgoing[middle]}
     backward = targets if flow in (SharedLayer, ReciprocalLayer) else set()
@@ -189,37 +221,45 @@ def test_information_flows_the_way_it_should(flow: type[GraphLayer], name: str) 
 
 def test_dual_states_flow_backwards() -> None:
     a = SUBJECTS["relu"]
-    layer, symmetry, states = make(DualLayer, a), Symmetry.full(a), random_states(a)
-    for d in states.d.values():
+    states = random_states(a)
+    duals = states.all[1]
+    for d in duals.values():
         d.requires_grad_()
-    layer(symmetry, states, {("d", 2)}, positions_of(a)).d[2].sum().backward()
-    assert [i for i, d in states.d.items() if d.grad is not None and d.grad.abs().sum() > 0] == [2, 3]
+    Iteration(make(DualLayer, a), states).d(2).sum().backward()
+    assert [i for i, d in duals.items() if d.grad is not None and d.grad.abs().sum() > 0] == [2, 3]
 
 
 @cases
 def test_factored_edges_are_the_same_as_dense_ones(flow: type[GraphLayer], name: str) -> None:
     a = SUBJECTS[name]
-    layer, symmetry, positions, wanted = make(flow, a), Symmetry.full(a), positions_of(a), everything(flow, a)
-    states = random_states(a)
+    layer, states = make(flow, a), random_states(a)
     v = torch.randn(1, H, dtype=torch.float64, generator=generator(9))
-    for edges in (states.e, states.r):
-        for c, connection in enumerate(a.connections):
-            if connection.dense:
-                edges[c] = Factored(dense(edges[c])[..., 0].contiguous(), v)
-    found = layer(symmetry, states, wanted, positions)
-    states.e = {c: dense(e) for c, e in states.e.items()}
-    states.r = {c: dense(r) for c, r in states.r.items()}
-    assert largest_error(found, layer(symmetry, states, wanted, positions)) < 1e-10
+    x, d, *both = states.all
+    factored = [
+        {c: Factored(e.dense()[..., 0], v) if a.connections[c].dense else e for c, e in edges.items()}
+        for edges in both
+    ]
+    dense = [{c: Dense(e.dense()) for c, e in edges.items()} for edges in factored]
+    found, expected = (
+        Iteration(layer, Given(states.symmetry, states.positions, x, d, *edges)) for edges in (factored, dense)
+    )
+    assert largest_error(flow, found, expected) < 1e-10
 
 
-def test_skip_connections_add_what_both_have() -> None:
+@cases
+def test_skip_connections_add_the_old_state(flow: type[GraphLayer], name: str) -> None:
+    a = SUBJECTS[name]
+    old = random_states(a)
+    plain, skipping = (Iteration(make(flow, a, skip=skip), old) for skip in (False, True))
+    for key in keys(flow, a):
+        torch.testing.assert_close(ask(skipping, key), ask(old, key) + ask(plain, key), rtol=1e-12, atol=1e-12)
+
+
+def test_without_edge_updates_skip_connections_double_edges() -> None:
     a = SUBJECTS["tanh"]
     old = random_states(a)
-    new = States({1: old.x[1]}, {}, {0: old.e[0]}, {})
-    total = old.plus(new)
-    assert flat(total).keys() == {("x", 1), ("e", 0)}
-    torch.testing.assert_close(total.x[1], 2 * old.x[1])
-    torch.testing.assert_close(dense(total.e[0]), dense(old.e[0]))
+    new = Iteration(make(ForwardLayer, a, edges=False, skip=True), old)
+    torch.testing.assert_close(new.e(0).dense(), 2 * old.e(0).dense())
 
 
 def test_bidirectional_layers_begin_as_forward_ones() -> None:
@@ -228,10 +268,10 @@ def test_bidirectional_layers_begin_as_forward_ones() -> None:
     old, symmetry = random_states(a), Symmetry.full(a)
     style = Style(vertex_groups([symmetry]), edge_groups([symmetry]), H)
     layer = SharedLayer(style, edges=False).double()
-    wanted: set[Key] = {("x", i) for i in range(len(a.layers))}
 
     def answers() -> Tensor:
-        return torch.cat([x.flatten() for x in layer(symmetry, old, wanted, []).x.values()])
+        new = Iteration(layer, old)
+        return torch.cat([new.x(i).flatten() for i in range(len(a.layers))])
 
     first = answers()
     for p in layer.backward_message.parameters():
@@ -247,16 +287,15 @@ def test_bidirectional_layers_begin_as_forward_ones() -> None:
     assert not torch.allclose(answers(), before)
 
 
-@pytest.mark.parametrize("edges", [True, False])
-def test_edge_updates_add_the_old_state_where_there_are_skip_connections(edges: bool) -> None:
-    a = SUBJECTS["tanh"]
-    old, symmetry = random_states(a), Symmetry.full(a)
+@cases
+def test_recomputation_changes_no_gradient(flow: type[GraphLayer], name: str) -> None:
+    a = SUBJECTS[name]
     found = []
-    for skip in (False, True):
-        torch.manual_seed(0)
-        style = Style(vertex_groups([symmetry]), edge_groups([symmetry]), H, skip=skip)
-        layer = ForwardLayer(style, edges=edges).double()
-        found.append(layer(symmetry, old, {("e", 0), ("e", 1)}, []).e)
-    for c in (0, 1):
-        expected = dense(old.e[c]) + dense(found[0][c])
-        torch.testing.assert_close(dense(found[1][c]), expected, rtol=1e-12, atol=1e-12)
+    for checkpointing in (False, True):
+        layer = make(flow, a, dropout=0.2, checkpointing=checkpointing)
+        torch.manual_seed(1)
+        new = Iteration(layer, Iteration(layer, random_states(a)))
+        sum(ask(new, key).square().mean() for key in keys(flow, a)).backward()  # type: ignore[union-attr]
+        found.append([p.grad for p in layer.parameters() if p.grad is not None])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 from strategies import generator, laws, seeds
 from torch import Tensor
 
+from scalegmn.core.activations import Phi
 from scalegmn.core.groups import GROUPS, Group, NonZeroScale, PositiveScale, Sign, Trivial
 from scalegmn.errors import ScaleGMNError
+from scalegmn.native.formula import inverse_norm
+from scalegmn.nn.edges import Dense, Factored
 from scalegmn.nn.scale import (
     RescaleEquivariant,
     ScaleEquivariant,
     ScaleInvariant,
     ScaleInvariants,
     SignRule,
-    inverse_norm,
     unit,
 )
 
@@ -265,34 +267,51 @@ def test_depth_is_a_composition() -> None:
 # -- rescale equivariant nets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("phi", [Phi(), Phi(3), Phi(1, even=True)], ids=["identity", "cube", "abs"])
+@pytest.mark.parametrize("by_target", [False, True])
 @few
-@given(seed=seeds, widths=st.lists(st.integers(1, 4), min_size=1, max_size=3))
-def test_rescale_equivariant_nets_multiply_all_multipliers(outer: bool, seed: int, widths: list[int]) -> None:
-    net = scramble(RescaleEquivariant(widths, 6, outer=outer).double(), seed % 1000)
-    xs = [normal(9, n, seed=seed + i) for i, n in enumerate(widths)]
-    qs = [multipliers(NonZeroScale, 9, seed + 10 + i, 1e9) for i in range(len(widths))]
-    product = torch.stack(qs).prod(0)
-    assert error(net(*(q * x for q, x in zip(qs, xs, strict=True))), product * net(*xs)) < 1e-11
+@given(seed=seeds, widths=st.tuples(*(st.integers(1, 4),) * 2), factored=st.booleans())
+def test_rescale_equivariant_nets_multiply_all_multipliers(
+    phi: Phi, by_target: bool, seed: int, widths: tuple[int, int], factored: bool
+) -> None:
+    net = RescaleEquivariant(*widths, 6).double()
+    scramble(net, seed % 1000)
+    y, w, v = normal(2, 4, widths[0], seed=seed), normal(2, 4, 4, seed=seed + 1), normal(1, widths[1], seed=seed + 2)
+    a, b = (multipliers(NonZeroScale, n, seed + 10, 1e9).view(2, -1) for n in (8, 32))
+    b = b.view(2, 4, 4)
+
+    def rescale(y: Tensor, w: Tensor) -> Tensor:
+        e = Factored(w, v) if factored else Dense(Factored(w, v).dense())
+        return net(y, e, lift=phi, by_target=by_target).dense()
+
+    vertex = phi(a)[:, :, None] if by_target else phi(a)[:, None]
+    assert error(rescale(a[..., None] * y, b * w), (vertex * b)[..., None] * rescale(y, w)) < 1e-11
 
 
-def test_the_outer_form_contains_all_monomials() -> None:
-    net = RescaleEquivariant([2, 3], 6, outer=True).double()
-    x, y = normal(4, 2, seed=0), normal(4, 3, seed=1)
-    weight = net.gamma[0].weight.view(6, 2, 3)
-    torch.testing.assert_close(net(x, y), torch.einsum("oij,bi,bj->bo", weight, x, y))
+def test_rescale_equivariant_nets_are_the_product_of_two_linear_maps() -> None:
+    net = RescaleEquivariant(2, 3, 6).double()
+    y, e = normal(4, 5, 2, seed=0), normal(4, 7, 5, 3, seed=1)
+    expected = torch.einsum("oi,oj,bsi,btsj->btso", net.vertex.weight, net.edge.weight, y, e)
+    torch.testing.assert_close(net(y, Dense(e)).dense(), expected)
 
 
-def test_the_hadamard_form_is_a_special_case_of_the_outer_form() -> None:
-    hadamard = RescaleEquivariant([2, 3], 6).double()
-    outer = RescaleEquivariant([2, 3], 6, outer=True).double()
-    a, b = (g.weight.detach() for g in hadamard.gamma)
-    outer.gamma[0].weight.data = torch.einsum("oi,oj->oij", a, b).flatten(1)
-    x, y = normal(4, 2, seed=0), normal(4, 3, seed=1)
-    torch.testing.assert_close(outer(x, y), hadamard(x, y))
+def test_a_lift_is_seen() -> None:
+    """Negative control: without the lift, states of a cube's neurons do not move as its outputs."""
+    net = RescaleEquivariant(3, 3, 5).double()
+    y, e = normal(2, 4, 3, seed=0), Dense(normal(2, 6, 4, 3, seed=1))
+    assert error(net(2 * y, e).dense(), 8 * net(y, e).dense()) > 0.1
+    assert error(net(2 * y, e, lift=Phi(3)).dense(), 8 * net(y, e, lift=Phi(3)).dense()) < 1e-12
 
 
-def test_rescale_equivariant_nets_broadcast_along_edges() -> None:
-    net = RescaleEquivariant([3, 3], 5).double()
-    x, e = normal(2, 4, 3, seed=0), normal(2, 6, 4, 3, seed=1)
-    assert net(x[:, None], e).shape == (2, 6, 4, 5)
+@pytest.mark.parametrize("by_target", [False, True])
+def test_edges_in_every_form_can_be_rescaled_and_doubled(by_target: bool) -> None:
+    w, v, y = normal(2, 4, 4, seed=0), normal(1, 3, seed=1), normal(2, 4, 3, seed=2)
+    net = RescaleEquivariant(3, 3, 3).double()
+    once = net(y, Factored(w, v), by_target=by_target)
+    for e in (Factored(w, v), once, net(y, Dense(once.dense()))):
+        assert e.edges == (2, 4, 4)
+        plain = Dense(e.dense())
+        for back in (False, True):
+            found, expected = (net(y, m, by_target=back).dense() for m in (e, plain))
+            torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(e.doubled().dense(), 2 * e.dense())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
@@ -17,6 +17,7 @@ from ..core.spec import Number
 from ..nn.body import MessagePassing
 from ..nn.readout import ParameterReadout, Readout, ReadoutKind
 from ..nn.spec import PassingSpec
+from ..nn.states import States
 from ..nn.symmetry import Symmetry
 from .method import Method
 from .trunk import EditingTrunk, Pooling
@@ -78,9 +79,10 @@ class ScaleGMNTrunk(EditingTrunk):
         """Take constants that bring weights to a common size; constants commute with all scalings."""
         self.body.measure(training)
 
-    def forward(self, networks: Networks) -> Passing:
-        """States that wait to be asked for."""
-        return Passing(self.body, networks)
+    def forward(self, networks: Networks) -> States:
+        """States that are computed as they are asked for."""
+        states: States = self.body(networks)
+        return states
 
     def pooling(self) -> Pooling:
         readout = Readout(
@@ -90,7 +92,7 @@ class ScaleGMNTrunk(EditingTrunk):
             duals=self.body.backward == "dual",
             probes=self.spec.probes,
         )
-        return Pooling(ReadStates(readout), nn.Identity(), readout.outputs)
+        return Pooling(readout, nn.Identity(), readout.outputs)
 
     def writing(self, copies: int) -> nn.Module:
         """As in `EditingTrunk`. The last update of the edges joins the trunk with its first editor."""
@@ -99,55 +101,7 @@ class ScaleGMNTrunk(EditingTrunk):
             # The same parameters, not copies of them: somebody may be training them already.
             fuller.load_state_dict(self.body.state_dict(keep_vars=True), strict=False, assign=True)
             self.body, self.writes = fuller, True
-        return WriteStates(ParameterReadout(self.body.style, self.body.init.kernels.size, copies=copies))
-
-
-@dataclass(frozen=True)
-class Passing:
-    """Networks on their way through message passing, which computes the states that a head asks for.
-
-    Arguments:
-        body: The message passing.
-        networks: The networks.
-    """
-
-    body: MessagePassing
-    networks: Networks
-
-
-class ReadStates(nn.Module):
-    """`Readout` of the states that it needs.
-
-    Arguments:
-        readout: What is read.
-    """
-
-    def __init__(self, readout: Readout) -> None:
-        super().__init__()
-        self.readout = readout
-
-    def forward(self, passing: Passing) -> Tensor:
-        """The invariant embedding (B, d)."""
-        y: Tensor = self.readout(*passing.body(passing.networks, self.readout.needs))
-        return y
-
-
-class WriteStates(nn.Module):
-    """`ParameterReadout` of the states that it needs.
-
-    Arguments:
-        readout: What is written.
-    """
-
-    def __init__(self, readout: ParameterReadout) -> None:
-        super().__init__()
-        self.readout = readout
-
-    def forward(self, passing: Passing) -> Tensor:
-        """A value for every parameter (B, copies, P)."""
-        symmetry, states = passing.body(passing.networks, self.readout.needs)
-        y: Tensor = self.readout(passing.networks, symmetry, states, passing.body.init.kernels)
-        return y
+        return ParameterReadout(self.body.style, self.body.init.kernels.shape, copies=copies)
 
 
 _PAPER = "Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS 2024"

@@ -44,10 +44,7 @@ def call(name: str, dtype: torch.dtype, *arguments: object, source: Path = _SOUR
 
 def usable(*tensors: Tensor | None, source: Path = _SOURCE) -> bool:
     """Whether the kernels can take these tensors: on the CPU, in float32 or float64, and a compiler was found."""
-    # Autocast would hand over tensors of several types, functional transforms tensors without memory.
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not _ENABLED.get():
-        return False
-    if torch._C._are_functorch_transforms_active():
+    if not _ENABLED.get():
         return False
     found = [t for t in tensors if t is not None]
     return all(t.device.type == "cpu" and t.dtype in _SUFFIX for t in found) and load(source) is not None

@@ -1,45 +1,33 @@
-r"""The fast path: a scale equivariant net on all edges of a connection, or on all vertices, in one step each way.
+r"""The operator `scalegmn::net`: a scale equivariant net on all edges of a connection, or on all vertices, in one step.
 
-It is the same function as in `scale.py`, `message.py` and `mlp.py`. Two linear maps of one vector are one product,
-symmetrisation applies the last map to the sum, canonicalisation commutes with linear maps,
-\(A (x / \|x\|) = (A x) / \|x\|\), and LayerNorm's centring is folded into the weights before it. `net.cpp` takes some
-rows at a time through the whole net, so that what lies between the products never leaves the cache.
+`formula.py` says what it computes; that runs on every device, in every type, and for autocast, functional transforms
+and second derivatives. On the CPU `net.cpp` computes the same: two linear maps of one vector are one product,
+symmetrisation applies the last map to the sum, LayerNorm's centring is folded into the weights before it, and some rows
+at a time go through the whole net, so that what lies between the products never leaves the cache. Who calls never asks
+which of the two it is.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..errors import ScaleGMNError
 from . import library as kernels
-
-Reduce = Literal["target", "source"] | None
+from .formula import NONE, SOURCE, TARGET, Net, formula
 
 RECOMPUTE = 32
 """Up to this width the backward pass computes products again; above it they are stored, which is faster."""
 
 
-@dataclass(frozen=True)
-class Gate:
-    """The net rho: its first map, LayerNorm, SiLU, dropout and its last map.
-
-    Arguments:
-        first, offset: The first map (hidden, k) and its bias (hidden).
-        weight, bias: LayerNorm's.
-        last, last_bias: The last map (outputs, hidden) and its bias (outputs).
-        eps: LayerNorm's.
-        symmetric: Whether signs are removed, by silu(LN(p + z)) + silu(LN(p - z)).
-        drop, seed: Dropout, as `dropout_seed` gives them.
-    """
+class Gate(NamedTuple):
+    """The net rho. Names are those of `Net`; `drop` is 0 outside training."""
 
     first: Tensor
     offset: Tensor
@@ -49,101 +37,234 @@ class Gate:
     last_bias: Tensor
     eps: float
     symmetric: bool = False
+    canonical: bool = False
     drop: float = 0.0
-    seed: int = 0
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What a net is applied to: vectors m on the edges of a block (B, T, S).
-
-    Arguments:
-        x: Vectors (B, T, S, k); with `scalar` they are scalar[b, t, s] x[b, s], and x is (B, S, k).
-        scalar: (B, T, S), without gradient.
-        edge, vertex: If given, m = vertex * (edge x), with a matrix (m, k) and states (B, n, m).
-        by_target: Whether `vertex` belongs to the targets.
-        target, source: Contexts (B, T, hidden) and (B, S, hidden), already mapped.
-        canonical: Whether the net sees m / |m|.
-        more: Added to the first map's result (B, T, S, hidden).
-        outer: x_t (B, T, outputs) and d_s (B, S, outputs), whose product is added to Gamma m.
-    """
+class Rows(NamedTuple):
+    """What a net is applied to. Names are those of `Net`; scalars `by_target` multiply vectors of targets (B, T, k)."""
 
     x: Tensor
     scalar: Tensor | None = None
     edge: Tensor | None = None
     vertex: Tensor | None = None
     by_target: bool = False
+
+
+class Ends(NamedTuple):
+    """What the two ends of an edge add. Names are those of `Net`."""
+
     target: Tensor | None = None
     source: Tensor | None = None
-    canonical: bool = False
-    more: Tensor | None = None
-    outer: tuple[Tensor, Tensor] | None = None
+    outer_target: Tensor | None = None
+    outer_source: Tensor | None = None
 
 
-def usable(*tensors: Tensor | None) -> bool:
-    """Whether the fast path can take these tensors."""
-    return kernels.usable(*tensors)
+def net(
+    gamma: Tensor | None,
+    gate: Gate,
+    rows: Rows,
+    ends: Ends = Ends(),  # noqa: B008
+    more: Tensor | None = None,
+    *,
+    reduce: int = NONE,
+    residual: bool = False,
+) -> Tensor:
+    r"""\((\Gamma m + a_t b_s) \odot \rho(m)\) on every edge, or its sum over sources or targets: see `Net`."""
+    x, scalar, edge, vertex, by_target = rows
+    target, source, outer_target, outer_source = ends
+    if scalar is not None and by_target:
+        # The same edges, seen from the other end.
+        assert reduce != NONE
+        scalar, by_target, reduce = scalar.transpose(1, 2), False, TARGET + SOURCE - reduce
+        target, source, outer_target, outer_source = source, target, outer_source, outer_target
+    first, offset, weight, bias, last, last_bias, eps, symmetric, canonical, drop = gate
+    seed = torch.randint(2**31 - 1, ()) if drop else None
+    tensors = x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias
+    numbers = eps, drop, symmetric, canonical, by_target, reduce, residual
+    y: Tensor = torch.ops.scalegmn.net.default(*tensors, outer_target, outer_source, seed, *numbers)
+    return y
 
 
-def dropout_seed(drop: float, training: bool) -> tuple[float, int]:
-    """The dropout to apply and a seed from torch's generator, so that runs repeat."""
-    if not training or drop == 0:
-        return 0.0, 0
-    return drop, int(torch.randint(2**31 - 1, ()).item())
+# -- the operator ------------------------------------------------------------------------------------------------------
+
+_TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", bool: "bool", int: "int"}
+_SCHEMA = ", ".join(f"{_TYPES[kind]} {name}" for name, kind in get_type_hints(Net).items())
+_TENSORS = Net._fields[:16]
+_LIBRARY = torch.library.Library("scalegmn", "DEF")
+_LIBRARY.define(f"net({_SCHEMA}) -> Tensor")
+# Gradients come in the order of the arguments; `memory` is what the forward pass has kept, or nothing.
+_LIBRARY.define(f"net_backward(Tensor grad, Tensor[] memory, bool wants_x, {_SCHEMA}) -> Tensor[]")
 
 
-def net(gamma: Tensor | None, gate: Gate, rows: Rows, *, reduce: Reduce = None, residual: bool = False) -> Tensor:
-    r"""\((\Gamma m + x_t d_s) \odot \rho(m)\) on every edge, or its sum over sources or targets.
+def _plain(*arguments: Any) -> Tensor:
+    return formula(Net(*arguments))
 
-    Arguments:
-        gamma: The matrix Gamma (outputs, m); without it the result is rho alone.
-        gate: The net rho.
-        rows: The edges.
-        reduce: Sum the result to targets (B, T, outputs) or to sources (B, S, outputs).
-        residual: Add x to the result.
-    """
-    _check_widths(gamma, gate, rows)
-    outputs, hidden = gate.last.shape
-    k, m, h, o = (_padded(n, rows.x.dtype) for n in (rows.x.shape[-1], gate.first.shape[1], hidden, outputs))
-    outer = rows.outer or (None, None)
-    tensors = (
-        _pad(rows.x, k),
-        None if rows.scalar is None else rows.scalar.contiguous(),
-        _pad(rows.edge, k, m),
-        _pad(rows.vertex, m),
-        _pad(gamma, m, o),
-        _pad(gate.first, m, h),
-        *(_pad(t, h) for t in (gate.offset, rows.target, rows.source, gate.weight, gate.bias, rows.more)),
-        _pad(gate.last, h, o),
-        *(_pad(t, o) for t in (gate.last_bias, *outer)),
+
+def _forward(*arguments: Any) -> Tensor:
+    n = Net(*arguments)
+    return _native_forward(n, []) if kernels.usable(n.x) else formula(n)
+
+
+def _differentiable(*arguments: Any) -> Tensor:
+    # Functional transforms hand over tensors without memory.
+    if torch._C._are_functorch_transforms_active() or not kernels.usable(arguments[0]):
+        return formula(Net(*arguments))
+    if not torch.is_grad_enabled() and not _is_traced(arguments[0]):
+        return _native_forward(Net(*arguments), [])
+    y: Tensor = _Net.apply(*arguments)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Net(torch.autograd.Function):
+    """The operator with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        memory: list[Tensor] = []
+        if _is_traced(arguments[0]):
+            with torch._C._AutoDispatchBelowAutograd():
+                out: Tensor = torch.ops.scalegmn.net.default(*arguments)
+        else:
+            n = Net(*arguments)
+            if len(n.offset) > RECOMPUTE and any(ctx.needs_input_grad):
+                memory = [n.x.new_empty(*n.edges, width) for width in _memory_widths(n) if width]
+            out = _native_forward(n, memory)
+        ctx.save_for_backward(*arguments[:17], *memory)
+        ctx.numbers = arguments[17:]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        n, memory = Net(*saved[:17], *ctx.numbers), saved[17:]
+        if torch.is_grad_enabled():
+            return _formula_backward(grad, n, ctx.needs_input_grad)
+        wants_x = ctx.needs_input_grad[0]
+        run = torch.ops.scalegmn.net_backward.default if _is_traced(grad) else _native_backward
+        found = dict(zip(_differentiated(n, wants_x), run(grad, memory, wants_x, *n), strict=True))
+        return tuple(found.get(name) for name in Net._fields)
+
+
+def _is_traced(x: Tensor) -> bool:
+    """Whether a compiler looks on, which must see operators only."""
+    return type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _formula_backward(grad: Tensor, n: Net, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """Gradients that can be differentiated again."""
+    wanted = [t for t, need in zip(n, needed, strict=True) if need and isinstance(t, Tensor)]
+    found = iter(torch.autograd.grad(formula(n), wanted, grad, create_graph=True, allow_unused=True))
+    return tuple(next(found) if need else None for need in needed)
+
+
+def _differentiated(n: Net, wants_x: bool) -> list[str]:
+    found = [name for name, t in zip(_TENSORS, n, strict=False) if t is not None and name != "scalar"]
+    return found if wants_x else found[1:]
+
+
+for key in ("CompositeExplicitAutograd", "AutocastCPU", "AutocastCUDA", "FuncTorchBatched"):
+    _LIBRARY.impl("net", _plain, key)
+_LIBRARY.impl("net", _forward, "CPU")
+_LIBRARY.impl("net", _differentiable, "Autograd")
+
+
+def _fake_forward(*arguments: Any) -> Tensor:
+    n = Net(*arguments)
+    return n.x.new_empty(*_result_shape(n), len(n.last))
+
+
+def _fake_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arguments: Any) -> list[Tensor]:
+    n = Net(*arguments)
+    return [grad.new_empty(getattr(n, name).shape) for name in _differentiated(n, wants_x)]
+
+
+torch.library.register_fake("scalegmn::net", _fake_forward, lib=_LIBRARY)
+torch.library.register_fake("scalegmn::net_backward", _fake_backward, lib=_LIBRARY)
+
+
+def _result_shape(n: Net) -> tuple[int, ...]:
+    """(B, T, S), (B, T) or (B, S)."""
+    edges = n.edges
+    return edges if n.reduce == NONE else edges[:2] if n.reduce == TARGET else (edges[0], edges[2])
+
+
+# -- the implementation in C++ -----------------------------------------------------------------------------------------
+
+# What the backward pass adds up over rows, in the order of `Gradients`.
+_SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
+_GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
+
+
+def _native_forward(n: Net, memory: Sequence[Tensor]) -> Tensor:
+    p = _prepared(n)
+    shape = *_result_shape(n), len(p.last)
+    out = n.x.new_zeros(shape) if n.reduce else n.x.new_empty(shape)
+    kernels.call("net_forward", n.x.dtype, _structure(n, p, memory), out)
+    return _cut(out, (*shape[:-1], len(n.last)))
+
+
+def _native_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arguments: Any) -> list[Tensor]:
+    n = Net(*arguments)
+    p = _prepared(n)
+    found: dict[str, Tensor | None] = dict.fromkeys(_TENSORS)
+    if wants_x:
+        found["x"] = torch.empty_like(p.x) if n.scalar is None else torch.zeros_like(p.x)
+    if p.more is not None:
+        found["more"] = torch.empty_like(p.more)
+    for name in _GATHERED:
+        like = getattr(p, name)
+        found[name] = None if like is None else torch.zeros_like(like)
+    sums = {name: like for name in _SUMS if (like := getattr(p, name)) is not None}
+    zeros = p.x.new_zeros(sum(like.numel() for like in sums.values()))
+    for (name, like), part in zip(sums.items(), zeros.split([s.numel() for s in sums.values()]), strict=True):
+        found[name] = part.view_as(like)
+    out = _pad(grad, len(p.last))
+    gradients = _structures(p.x.dtype)[1](
+        _address(out), *(_address(found[name]) for name in ("x", "more", *_GATHERED, *_SUMS))
     )
-    for t in tensors:
-        if t is not None and (t.dtype, t.device) != (rows.x.dtype, rows.x.device):
-            here, there = f"{rows.x.dtype} on {rows.x.device}", f"{t.dtype} on {t.device}"
+    kernels.call("net_backward", p.x.dtype, _structure(n, p, memory), gradients)
+    return [_cut(t, getattr(n, name).shape) for name in _differentiated(n, wants_x) if (t := found[name]) is not None]
+
+
+_LIBRARY.impl("net_backward", _native_backward, "CPU")
+
+
+def _memory_widths(n: Net) -> tuple[int, int, int]:
+    """Widths of the products that the backward pass can read: E x, [Gamma m, A m] and rho; 0 where there is none."""
+    middle, outputs, hidden = (_padded(width, n.x.dtype) for width in (n.first.shape[1], *n.last.shape))
+    linear = 0 if n.gamma is None else outputs
+    return 0 if n.edge is None else middle, 0 if n.scalar is not None else linear + hidden, linear
+
+
+def _prepared(n: Net) -> Net:
+    """The same with tensors that C++ can read: checked, contiguous, and padded with zeros to whole vectors."""
+    x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias, *outer = n[:16]
+    middle = first.shape[1]
+    inputs = middle if edge is None else edge.shape[1]
+    if x.shape[-1] != inputs:
+        raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {x.shape[-1]}")
+    assert gamma is None or gamma.shape == (len(last), middle)
+    assert edge is None or (len(edge) == middle and vertex is not None)
+    dtype = x.dtype
+    for t in n[1:16]:
+        if t is not None and (t.dtype is not dtype or not t.is_cpu):
+            here, there = f"{dtype} on {x.device}", f"{t.dtype} on {t.device}"
             raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
-    flags = (gate.symmetric, rows.canonical, rows.by_target, (None, "target", "source").index(reduce), residual)
-    store = torch.is_grad_enabled() and hidden > RECOMPUTE
-    y = _apply(*tensors, _Options(hidden, gate.eps, gate.drop, gate.seed, flags, store))
-    return y if o == outputs else y[..., :outputs]
-
-
-def _check_widths(gamma: Tensor | None, gate: Gate, rows: Rows) -> None:
-    """Kernels take widths on trust."""
-    middle = gate.first.shape[1]
-    inputs = middle if rows.edge is None else rows.edge.shape[1]
-    if rows.x.shape[-1] != inputs:
-        raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {rows.x.shape[-1]}")
-    assert gamma is None or gamma.shape == (len(gate.last), middle)
-    assert rows.edge is None or (len(rows.edge) == middle and rows.vertex is not None)
+    k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, last.shape[1], len(last)))
+    vectors = _pad(x, k), None if scalar is None else scalar.contiguous(), _pad(edge, k, m), _pad(vertex, m)
+    gate = [_pad(t, h) for t in (offset, target, source, weight, bias, more)]
+    results = _pad(last, h, o), *(_pad(t, o) for t in (last_bias, *outer))
+    return Net._make((*vectors, _pad(gamma, m, o), _pad(first, m, h), *gate, *results, *n[16:]))
 
 
 def _padded(width: int, dtype: torch.dtype) -> int:
-    """The next multiple of two vectors: what kernels take at once."""
+    """The next multiple of two vectors: what C++ takes at once."""
     block = 64 // dtype.itemsize
     return -(-width // block) * block
 
 
-def _pad(x: Tensor | None, columns: int, rows: int | None = None) -> Tensor | None:
+def _pad(x: Any, columns: int, rows: int | None = None) -> Any:
     """Zeros on the right, and below."""
     if x is None:
         return None
@@ -153,56 +274,13 @@ def _pad(x: Tensor | None, columns: int, rows: int | None = None) -> Tensor | No
     return x.contiguous()
 
 
-class _Tensors(NamedTuple):
-    """The arguments of the kernel, in its order."""
-
-    x: Tensor
-    scalar: Tensor | None
-    edge: Tensor | None
-    vertex: Tensor | None
-    gamma: Tensor | None
-    first: Tensor
-    offset: Tensor
-    target: Tensor | None
-    source: Tensor | None
-    weight: Tensor
-    bias: Tensor
-    more: Tensor | None
-    last: Tensor
-    last_bias: Tensor
-    outer_target: Tensor | None
-    outer_source: Tensor | None
-    saved_edge: Tensor | None = None
-    saved_z: Tensor | None = None
-    saved_rho: Tensor | None = None
-
-    @property
-    def edges(self) -> tuple[int, ...]:
-        """(B, T, S)."""
-        return tuple(self.x.shape[:3] if self.scalar is None else self.scalar.shape)
-
-    def with_memory(self) -> _Tensors:
-        """The same with room for products that the backward pass reads."""
-        gamma = 0 if self.gamma is None else len(self.gamma)
-        dense = self.scalar is None
-        return self._replace(
-            saved_edge=None if self.edge is None else self.x.new_empty(*self.edges, len(self.edge)),
-            saved_z=self.x.new_empty(*self.edges, gamma + len(self.first)) if dense else None,
-            saved_rho=self.x.new_empty(*self.edges, gamma) if gamma else None,
-        )
-
-
-class _Options(NamedTuple):
-    channels: int
-    eps: float
-    drop: float
-    seed: int
-    flags: tuple[int, ...]
-    store: bool
-
-
-_SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
-_GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
+def _cut(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Without what `_pad` added."""
+    if x.shape == shape:
+        return x
+    if len(shape) > 1:
+        x = x[..., : shape[-2], :]
+    return x[..., : shape[-1]].contiguous()
 
 
 @cache
@@ -210,9 +288,10 @@ def _structures(dtype: torch.dtype) -> tuple[type[ctypes.Structure], type[ctypes
     """`Net` and `Gradients` of the C++ sources."""
     real = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}[dtype]
     sizes = ("B", "T", "S", "inputs", "middle", "hidden", "outputs", "channels")
+    pointers = (*_TENSORS, "saved_edge", "saved_z", "saved_rho")
     flags = ("symmetric", "canonical", "by_target", "reduce", "residual", "threads")
     fields: list[tuple[str, Any]] = [(n, ctypes.c_int64) for n in sizes]
-    fields += [(n, ctypes.c_void_p) for n in _Tensors._fields]
+    fields += [(n, ctypes.c_void_p) for n in pointers]
     fields += [("eps", real), ("drop", real), ("seed", ctypes.c_uint32), *((n, ctypes.c_int) for n in flags)]
     gradients = [(n, ctypes.c_void_p) for n in ("out", "x", "more", *_GATHERED, *_SUMS)]
     return (
@@ -225,56 +304,14 @@ def _address(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
-def _arguments(t: _Tensors, o: _Options) -> ctypes.Structure:
-    outputs, hidden = t.last.shape
-    widths = t.x.shape[-1], t.first.shape[1], hidden, outputs, o.channels
-    numbers = o.eps, o.drop, o.seed, *o.flags, torch.get_num_threads()
-    return _structures(t.x.dtype)[0](*t.edges, *widths, *map(_address, t), *numbers)
-
-
-class _Net(torch.autograd.Function):
-    """`net` on padded, contiguous tensors."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, options = arguments
-        t = _Tensors(*tensors)
-        if options.store:
-            t = t.with_memory()
-        ctx.save_for_backward(*t)
-        ctx.options = options
-        batch, targets, sources = t.edges
-        reduce = options.flags[3]
-        if reduce:
-            out = t.x.new_zeros(batch, targets if reduce == 1 else sources, len(t.last))
-        else:
-            out = t.x.new_empty(*t.edges, len(t.last))
-        kernels.call("net_forward", t.x.dtype, _arguments(t, options), out)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        t = _Tensors(*ctx.saved_tensors)
-        found: dict[str, Tensor | None] = dict.fromkeys(t._fields)
-        if ctx.needs_input_grad[0]:
-            found["x"] = torch.empty_like(t.x) if t.scalar is None else torch.zeros_like(t.x)
-        if t.more is not None:
-            found["more"] = torch.empty_like(t.more)
-        for name in _GATHERED:
-            like = getattr(t, name)
-            found[name] = None if like is None else torch.zeros_like(like)
-        sums = {name: like for name in _SUMS if (like := getattr(t, name)) is not None}
-        zeros = t.x.new_zeros(sum(like.numel() for like in sums.values()))
-        for (name, like), part in zip(sums.items(), zeros.split([s.numel() for s in sums.values()]), strict=True):
-            found[name] = part.view_as(like)
-        grad = grad.contiguous()
-        gradients = _structures(t.x.dtype)[1](
-            grad.data_ptr(), *(_address(found[name]) for name in ("x", "more", *_GATHERED, *_SUMS))
-        )
-        kernels.call("net_backward", t.x.dtype, _arguments(t, ctx.options), gradients)
-        return (*list(found.values())[: len(ctx.needs_input_grad) - 1], None)
-
-
-# torch does not annotate `apply`.
-_apply: Callable[..., Tensor] = _Net.apply
+def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> ctypes.Structure:
+    """Arguments for C++ from those of the operator and from prepared ones."""
+    saved: list[int | None] = [None] * 3
+    if memory:
+        kept = iter(memory)
+        saved = [next(kept).data_ptr() if width else None for width in _memory_widths(n)]
+    outputs, hidden = p.last.shape
+    sizes = *n.edges, p.x.shape[-1], p.first.shape[1], hidden, outputs, len(n.offset)
+    seed = 0 if n.seed is None else int(n.seed)
+    numbers = n.eps, n.drop, seed, *n[19:], torch.get_num_threads()
+    return _structures(n.x.dtype)[0](*sizes, *map(_address, p[:16]), *saved, *numbers)

@@ -7,25 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from .edges import dense
+from .edges import Dense, Edge
 from .encoding import DualInit, Init, Positions, reciprocal
-from .layers import (
-    DualLayer,
-    ForwardLayer,
-    GraphLayer,
-    Key,
-    ReciprocalLayer,
-    SharedLayer,
-    States,
-    Style,
-)
+from .layers import DualLayer, ForwardLayer, GraphLayer, Iteration, ReciprocalLayer, SharedLayer, Style
 from .probes import Probes
 from .spec import Backward, Flow, PassingSpec
+from .states import Given, States, kept
 from .symmetry import Symmetry, edge_groups, vertex_groups
 
 _LAYERS: dict[Flow, type[GraphLayer]] = {
@@ -71,7 +62,7 @@ class MessagePassing(nn.Module):
         flow = resolve(spec.backward, symmetries)
         _check(symmetries, flow)
         width, sign, dropout = spec.width, spec.sign, spec.dropout
-        self.width, self.skip, self.backward, self.checkpointing = width, spec.skip, flow, spec.checkpointing
+        self.width, self.skip, self.backward = width, spec.skip, flow
         self.style = Style(
             vertex_groups(symmetries),
             edge_groups(symmetries),
@@ -82,6 +73,7 @@ class MessagePassing(nn.Module):
             aggregate=spec.aggregate,
             dropout=dropout,
             skip=spec.skip,
+            checkpointing=spec.checkpointing,
         )
         self.positions = Positions(architectures, width)
         self.probes = Probes(architectures, probes, image=tuple(probe_image)) if probes else None
@@ -105,30 +97,22 @@ class MessagePassing(nn.Module):
         self.layers = nn.ModuleList(
             layer(self.style, edges=edges) for edges in [spec.edge_updates] * (spec.layers - 1) + [last_edges]
         )
-
-        self._compiled: Callable[..., States] | None = None
+        self._compiled: Callable[[GraphLayer, Given], Given] | None = None
 
     def extra_repr(self) -> str:
         groups = ", ".join(map(str, self.style.vertex_groups))
         return f"depth: {len(self.layers)}, width: {self.width}, backward: {self.backward}, groups: {groups}"
 
-    def forward(self, networks: Networks, wanted: Callable[[Symmetry], set[Key]]) -> tuple[Symmetry, States]:
-        """The states after T iterations, of which only those in `wanted` are computed."""
-        symmetry = self.symmetries[networks.architecture]
-        positions = self.positions(networks.architecture)
-        states = self._start(networks, symmetry, positions)
-        answers = states.answers
-        for layer, keys in zip(self.layers, self._plan(symmetry, wanted(symmetry)), strict=True):
-            if self._compiled is not None:
-                states = _dense(states)
-            run = self._compiled or _iterate
-            if self.checkpointing and self.training:
-                new = checkpoint(run, layer, symmetry, states, keys, positions, use_reentrant=False)
+    def forward(self, networks: Networks) -> States:
+        """The states after T iterations, which are computed as they are asked for."""
+        states: States = Start(self, networks)
+        for layer in self.layers:
+            assert isinstance(layer, GraphLayer)
+            if self._compiled is None:
+                states = Iteration(layer, states)
             else:
-                new = run(layer, symmetry, states, keys, positions)
-            states = states.plus(new) if self.skip else new
-        states.answers = answers
-        return symmetry, states
+                states = self._compiled(layer, _dense(states, self.backward))
+        return states
 
     def compile_layers(self, *, backend: str | Callable[..., Any] = "inductor") -> None:
         """Run iterations through torch.compile: layers of one kind share one compilation, for batches of any size.
@@ -137,37 +121,6 @@ class MessagePassing(nn.Module):
         """
         self._compiled = torch.compile(_iterate, backend=backend)
 
-    def _plan(self, symmetry: Symmetry, wanted: set[Key]) -> list[set[Key]]:
-        """Which states each iteration computes."""
-        if self._compiled is not None:
-            return [_everything(symmetry, self.backward)] * len(self.layers)
-        plan = [wanted]
-        for layer in reversed(self.layers):
-            assert isinstance(layer, GraphLayer)
-            plan.append(layer.needs(symmetry, plan[-1]))
-        return plan[-2::-1]
-
-    def _start(self, networks: Networks, symmetry: Symmetry, positions: Sequence[Tensor]) -> States:
-        features: Sequence[Tensor] = []
-        gradients: Sequence[Tensor] = []
-        if self.probes is not None and self.backward in ("dual", "shared"):
-            features, gradients = self.probes.responses_and_gradients(networks)
-        elif self.probes is not None:
-            features = self.probes.responses(networks)
-        answers = features[-1] if features else None
-        if self.probes is not None and self.backward == "shared":
-            # For signs 1/q = q: gradients are vertex features as well.
-            features = [torch.cat([f, g], -1) for f, g in zip(features, gradients, strict=True)]
-        states: States = self.init(networks, symmetry, positions, features)
-        states.answers = answers
-        if self.dual_init is not None:
-            states.d = self.dual_init(symmetry, states.x, positions, gradients)
-        if self.backward == "reciprocal":
-            kernels = self.init.kernels
-            for c in range(len(networks.architecture.connections)):
-                states.r[c] = self.init.encode_edge(symmetry, c, reciprocal(kernels(networks, c)))
-        return states
-
     def measure(self, training: Sequence[Networks]) -> None:
         """Take constants of size from training networks."""
         self.init.measure(training)
@@ -175,35 +128,89 @@ class MessagePassing(nn.Module):
             self.probes.measure(training)
 
 
-def _iterate(
-    layer: nn.Module, symmetry: Symmetry, states: States, wanted: set[Key], positions: Sequence[Tensor]
-) -> States:
-    new: States = layer(symmetry, states, wanted, positions)
-    return new
+class Start(States):
+    """The states before the first iteration.
+
+    Arguments:
+        body: Whose first states.
+        networks: Of one architecture.
+    """
+
+    def __init__(self, body: MessagePassing, networks: Networks) -> None:
+        self.body, self.networks = body, networks
+        self.features: Sequence[Tensor] = []
+        self.gradients: Sequence[Tensor] = []
+        if body.probes is not None and body.backward in ("dual", "shared"):
+            self.features, self.gradients = body.probes.responses_and_gradients(networks)
+        elif body.probes is not None:
+            self.features = body.probes.responses(networks)
+        answers = self.features[-1] if self.features else None
+        super().__init__(body.symmetries[networks.architecture], body.positions(networks.architecture), answers)
+        if body.probes is not None and body.backward == "shared":
+            # For signs 1/q = q: gradients are vertex features as well.
+            self.features = [torch.cat([f, g], -1) for f, g in zip(self.features, self.gradients, strict=True)]
+
+    @kept
+    def x(self, layer: int) -> Tensor:
+        features = self.features[layer : layer + 1]
+        return self.body.init.encode_vertex(self.networks, self.symmetry, layer, self.positions[layer], features)
+
+    @kept
+    def d(self, layer: int) -> Tensor:
+        assert self.body.dual_init is not None
+        gradients = self.gradients[layer : layer + 1]
+        d: Tensor = self.body.dual_init(self.symmetry, layer, self.x(layer), self.positions[layer], gradients)
+        return d
+
+    @kept
+    def e(self, connection: int) -> Edge:
+        init = self.body.init
+        return init.encode_edge(self.symmetry, connection, init.kernels(self.networks, connection))
+
+    @kept
+    def r(self, connection: int) -> Edge:
+        init = self.body.init
+        return init.encode_edge(self.symmetry, connection, reciprocal(init.kernels(self.networks, connection)))
 
 
-def _everything(symmetry: Symmetry, flow: Flow) -> set[Key]:
-    layers, connections = range(len(symmetry.groups)), range(len(symmetry.architecture.connections))
-    found: set[Key] = {("x", i) for i in layers} | {("e", c) for c in connections}
-    if flow == "dual":
-        found |= {("d", i) for i in layers}
-    return found | {("r", c) for c in connections} if flow == "reciprocal" else found
+def _iterate(layer: GraphLayer, old: Given) -> Given:
+    return _all(Iteration(layer, old), [*old.all[1]], [*old.all[3]])
 
 
-def _dense(states: States) -> States:
-    """The same for the compiler: contiguous tensors, whose number of networks may change from call to call."""
-    found = States(
-        {k: v.contiguous() for k, v in states.x.items()},
-        {k: v.contiguous() for k, v in states.d.items()},
-        {k: dense(v).contiguous() for k, v in states.e.items()},
-        {k: dense(v).contiguous() for k, v in states.r.items()},
+def _all(states: States, duals: Sequence[int], reciprocals: Sequence[int]) -> Given:
+    """Every state."""
+    layers, connections = range(len(states.positions)), range(len(states.symmetry.architecture.connections))
+    return Given(
+        states.symmetry,
+        states.positions,
+        {i: states.x(i) for i in layers},
+        {i: states.d(i) for i in duals},
+        {c: states.e(c) for c in connections},
+        {c: states.r(c) for c in reciprocals},
+        states.answers,
     )
-    for part in (found.x, found.d, found.e, found.r):
-        for x in part.values():
-            assert isinstance(x, Tensor)
-            if x.shape[0] > 1:
-                torch._dynamo.maybe_mark_dynamic(x, 0)
-    return found
+
+
+def _dense(states: States, flow: Flow) -> Given:
+    """Every state for the compiler: contiguous tensors, whose number of networks may change from call to call."""
+    layers, connections = range(len(states.positions)), range(len(states.symmetry.architecture.connections))
+    found = _all(states, layers if flow == "dual" else (), connections if flow == "reciprocal" else ())
+    x, d, e, r = found.all
+    return Given(
+        *(states.symmetry, states.positions),
+        {k: _marked(v) for k, v in x.items()},
+        {k: _marked(v) for k, v in d.items()},
+        {k: Dense(_marked(v.dense())) for k, v in e.items()},
+        {k: Dense(_marked(v.dense())) for k, v in r.items()},
+        states.answers,
+    )
+
+
+def _marked(x: Tensor) -> Tensor:
+    x = x.contiguous()
+    if x.shape[0] > 1:
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+    return x
 
 
 def _check(symmetries: Sequence[Symmetry], backward: Flow) -> None:

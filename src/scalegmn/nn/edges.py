@@ -1,131 +1,156 @@
-r"""Edge states, and scale equivariant nets on all edges of a connection at once.
+r"""Vectors on the edges of a connection, in the form in which they came about.
 
 The first edge state of a network without convolutions is a scalar weight times a vector. `Factored` keeps it so: every
-linear map of it is a map of the vector alone.
+linear map of it is a map of the vector alone. `Rescaled` is a product of vertex states and edge states that the nets
+compute a few edges at a time.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..native import net as fused
-from .scale import ScaleInvariant
+from ..native.net import Ends, Rows
+
+
+class Edge(ABC):
+    """Vectors (B, n_t, n_s, k) on the edges of a connection."""
+
+    @property
+    @abstractmethod
+    def edges(self) -> tuple[int, int, int]:
+        """(B, n_t, n_s)."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """The vectors as one tensor (B, n_t, n_s, k)."""
+
+    @abstractmethod
+    def rescaled(self, matrix: Tensor, vertex: Tensor, *, by_target: bool) -> Edge:
+        """Vertex states times a linear map of the vectors.
+
+        Arguments:
+            matrix: The map (m, k).
+            vertex: States of the sources (B, n_s, m), or of the targets (B, n_t, m) if `by_target`.
+            by_target: See above.
+        """
+
+    @abstractmethod
+    def doubled(self) -> Edge:
+        """The vectors added to themselves."""
+
+    @abstractmethod
+    def rows(self) -> Rows:
+        """The vectors as nets take them."""
 
 
 @dataclass(frozen=True)
-class Factored:
-    """The edge state e[b, t, s] = w[b, t, s] v[b, s].
+class Dense(Edge):
+    """Any vectors.
+
+    Arguments:
+        x: (B, n_t, n_s, k).
+    """
+
+    x: Tensor
+
+    @property
+    def edges(self) -> tuple[int, int, int]:
+        return self.x.shape[0], self.x.shape[1], self.x.shape[2]
+
+    def dense(self) -> Tensor:
+        return self.x
+
+    def rescaled(self, matrix: Tensor, vertex: Tensor, *, by_target: bool) -> Edge:
+        return Rescaled(self.x, matrix, vertex, by_target)
+
+    def doubled(self) -> Edge:
+        return Dense(2 * self.x)
+
+    def rows(self) -> Rows:
+        return Rows(self.x)
+
+
+@dataclass(frozen=True)
+class Factored(Edge):
+    """The vectors w[b, t, s] v[b, s], or w[b, t, s] v[b, t] if `by_target`.
 
     Arguments:
         w: Weights (B, n_t, n_s), without gradient.
-        v: Vectors (B, n_s, h), or anything that broadcasts to that.
+        v: Vectors (B, n, k), or one vector (1, k) for all.
+        by_target: See above.
+
+    >>> import torch
+    >>> Factored(torch.ones(2, 3, 4), torch.ones(1, 5)).dense().shape
+    torch.Size([2, 3, 4, 5])
     """
 
     w: Tensor
     v: Tensor
+    by_target: bool = False
+
+    @property
+    def edges(self) -> tuple[int, int, int]:
+        return self.w.shape[0], self.w.shape[1], self.w.shape[2]
 
     def dense(self) -> Tensor:
-        """The same as a tensor (B, n_t, n_s, h)."""
-        return self.w.unsqueeze(-1) * self.v.unsqueeze(-3)
+        return self.w.unsqueeze(-1) * self.v.unsqueeze(-2 if self.by_target else -3)
+
+    def rescaled(self, matrix: Tensor, vertex: Tensor, *, by_target: bool) -> Edge:
+        if self.v.dim() > 2 and by_target != self.by_target:
+            return Rescaled(self.dense(), matrix, vertex, by_target)
+        return Factored(self.w, vertex * F.linear(self.v, matrix), by_target)
+
+    def doubled(self) -> Edge:
+        return Factored(self.w, 2 * self.v, self.by_target)
+
+    def rows(self) -> Rows:
+        batch, targets, sources = self.edges
+        v = self.v.expand(batch, targets if self.by_target else sources, -1)
+        return Rows(v, self.w, by_target=self.by_target)
 
 
-Edge = Tensor | Factored
-
-
-def dense(e: Edge) -> Tensor:
-    """An edge state as a tensor (B, n_t, n_s, h)."""
-    return e.dense() if isinstance(e, Factored) else e
-
-
-def project(e: Edge, weight: Tensor) -> Edge:
-    """A linear map of an edge state."""
-    if isinstance(e, Factored):
-        return Factored(e.w, F.linear(e.v, weight))
-    return F.linear(e, weight)
-
-
-def add(e: Edge, new: Edge) -> Tensor:
-    """The sum of two edge states, as a tensor."""
-    new = dense(new)
-    if isinstance(e, Factored) and e.v.numel() == new.shape[-1]:
-        rows = new.reshape(-1, new.shape[-1])
-        return torch.addmm(rows, e.w.reshape(-1, 1), e.v.reshape(1, -1)).view_as(new)
-    return dense(e) + new
-
-
-def twice(e: Edge) -> Edge:
-    """An edge state added to itself."""
-    return Factored(e.w, 2 * e.v) if isinstance(e, Factored) else 2 * e
-
-
-def shape(e: Edge) -> tuple[int, int, int]:
-    """(B, n_t, n_s)."""
-    s = e.w.shape if isinstance(e, Factored) else e.shape
-    return s[0], s[1], s[2]
-
-
-def scale_equivariant(
-    gamma: Tensor,
-    invariant: ScaleInvariant,
-    x: Edge,
-    contexts: Sequence[Tensor],
-    *,
-    edge: Tensor | None = None,
-    vertex: Tensor | None = None,
-    by_target: bool = False,
-    outer: tuple[Tensor, Tensor] | None = None,
-    reduce: fused.Reduce = None,
-    residual: bool = False,
-) -> Tensor:
-    r"""\((\Gamma m + x_t d_s) \odot \rho(\tilde m, p)\) on every edge, or its sum over sources or targets.
+@dataclass(frozen=True)
+class Rescaled(Edge):
+    """What `Edge.rescaled` gives.
 
     Arguments:
-        gamma: The matrix Gamma.
-        invariant: The net rho of the edges' group.
-        x: Vectors on the edges; m is x itself, or vertex * (edge x).
-        contexts: Contexts p along the edges.
-        edge, vertex: A matrix (h, k) and states (B, n, h) of the sources, or of the targets if `by_target`.
-        by_target: See above.
-        outer: Linear maps of x_t (B, n_t, h) and d_s (B, n_s, h).
-        reduce: Sum the result to targets or to sources.
-        residual: Add x to the result.
+        x: Vectors (B, n_t, n_s, k).
+        matrix, vertex, by_target: As there.
     """
-    target, source = along_ends(invariant.along(contexts), shape(x))
-    vectors, scalar = (x.v, x.w) if isinstance(x, Factored) else (x, None)
-    if scalar is not None:
-        # Maps and states of the sources act on the vectors alone.
-        if edge is not None:
-            vectors, edge = F.linear(vectors, edge), None
-        if vertex is not None and by_target and reduce is not None and vectors.shape[-2] == 1:
-            # With one vector for all, edges look the same from their targets.
-            scalar, target, source, by_target = scalar.transpose(1, 2), source, target, False
-            reduce = "target" if reduce == "source" else "source"
-        if vertex is not None and not by_target:
-            vectors, vertex = vertex * vectors, None
-        if vertex is None:
-            vectors = vectors.expand(scalar.shape[0], scalar.shape[2], -1)
-        else:
-            vectors, scalar = Factored(scalar, vectors).dense(), None
-    rows = fused.Rows(
-        vectors,
-        scalar,
-        edge=edge,
-        vertex=vertex,
-        by_target=by_target,
-        target=target,
-        source=source,
-        canonical=invariant.group.scales,
-        outer=outer,
-    )
-    return fused.net(gamma, invariant.gate(), rows, reduce=reduce, residual=residual)
+
+    x: Tensor
+    matrix: Tensor
+    vertex: Tensor
+    by_target: bool
+
+    @property
+    def edges(self) -> tuple[int, int, int]:
+        return self.x.shape[0], self.x.shape[1], self.x.shape[2]
+
+    def dense(self) -> Tensor:
+        return F.linear(self.x, self.matrix) * self.vertex.unsqueeze(-2 if self.by_target else -3)
+
+    def rescaled(self, matrix: Tensor, vertex: Tensor, *, by_target: bool) -> Edge:
+        return Rescaled(self.dense(), matrix, vertex, by_target)
+
+    def doubled(self) -> Edge:
+        return Rescaled(self.x, self.matrix, 2 * self.vertex, self.by_target)
+
+    def rows(self) -> Rows:
+        return Rows(self.x, edge=self.matrix, vertex=self.vertex, by_target=self.by_target)
 
 
-def along_ends(contexts: Sequence[Tensor], edges: tuple[int, int, int]) -> tuple[Tensor | None, Tensor | None]:
+def beside(x: Tensor) -> Tensor:
+    """Vectors of vertices (..., n, k) as those of edges with one source each (B, n, 1, k)."""
+    return x.reshape(-1, x.shape[-2], 1, x.shape[-1])
+
+
+def ends(contexts: Sequence[Tensor], edges: tuple[int, int, int], outer: tuple[Tensor, Tensor] | None) -> Ends:
     """Sum contexts that broadcast along edges into one tensor per target (B, n_t, h) and one per source (B, n_s, h)."""
     batch, targets, sources = edges
     target: Tensor | None = None
@@ -137,7 +162,4 @@ def along_ends(contexts: Sequence[Tensor], edges: tuple[int, int, int]) -> tuple
         else:
             c = c.squeeze(-3).expand(batch, sources, -1)
             source = c if source is None else source + c
-    return (
-        None if target is None else target.contiguous(),
-        None if source is None else source.contiguous(),
-    )
+    return Ends(target, source, *(outer or ()))

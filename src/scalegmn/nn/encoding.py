@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..core.architecture import Architecture, Connection
+from ..core.architecture import Architecture
 from ..core.doubles import double
 from ..core.groups import Group
 from ..core.networks import Networks
-from .edges import Edge, Factored
-from .kernels import crop_kernel, kernel_shape, largest, pad_kernel
-from .layers import States
+from .edges import Dense, Edge, Factored
+from .kernels import kernel_shape, largest, pad_kernel
 from .mlp import MLP
 from .scale import ScaleEquivariant, start_linear
 from .spec import SignRule
@@ -117,15 +116,8 @@ class Kernels(nn.Module):
             w = networks.parameters.new_ones(len(networks), size)
         if w.dim() == 2:
             w = w[:, :, None, None]
-        return self.gain[index].to(w) * self.pad(networks.architecture.connections[index], w)
-
-    def pad(self, connection: Connection, w: Tensor) -> Tensor:
-        """(..., K) to (..., size)."""
-        return pad_kernel(w, kernel_shape(connection), self.shape)
-
-    def crop(self, connection: Connection, w: Tensor) -> Tensor:
-        """(..., size) to (..., K)."""
-        return crop_kernel(w, kernel_shape(connection), self.shape)
+        shape = kernel_shape(networks.architecture.connections[index])
+        return self.gain[index].to(w) * pad_kernel(w, shape, self.shape)
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:
@@ -186,39 +178,37 @@ class Init(nn.Module):
         self.edge_positions = EdgePositions(architectures, width) if edge_positions else None
         self.register_buffer("bias_gain", torch.ones(max(len(a.layers) for a in architectures)))
 
-    def forward(
-        self, networks: Networks, symmetry: Symmetry, positions: Sequence[Tensor], features: Sequence[Tensor]
-    ) -> States:
-        """The first vertex and edge states.
+    def encode_vertex(
+        self, networks: Networks, symmetry: Symmetry, layer: int, position: Tensor, features: Sequence[Tensor]
+    ) -> Tensor:
+        """The first states (B, n, h) of one layer.
 
         Arguments:
             networks: The networks.
             symmetry: Of their architecture.
-            positions: Per layer (n, p).
-            features: Per layer (B, n, F), moving as q; empty where there are none.
+            layer: The layer.
+            position: Its encodings (n, p).
+            features: Further features of its neurons (B, n, F), moving as q.
         """
-        states = States()
-        for i, layer in enumerate(networks.architecture.layers):
-            b = networks.biases[i]
-            if b is None:
-                b = networks.parameters.new_full((len(networks), layer.size), float(i == 0))
-            x = torch.cat([(self.bias_gain[i].to(b) * b).unsqueeze(-1), *features[i : i + 1]], -1)
-            if symmetry.is_hidden(i):
-                states.x[i] = self.vertex(symmetry.groups[i], x, [positions[i]])
-            else:
-                mlp = self.input if i == 0 else self.output
-                states.x[i] = mlp(torch.cat([x, positions[i].expand(*x.shape[:-1], -1)], -1))
-        for c in range(len(networks.architecture.connections)):
-            states.e[c] = self.encode_edge(symmetry, c, self.kernels(networks, c))
-        return states
+        b = networks.biases[layer]
+        if b is None:
+            size = networks.architecture.layers[layer].size
+            b = networks.parameters.new_full((len(networks), size), float(layer == 0))
+        x = torch.cat([(self.bias_gain[layer].to(b) * b).unsqueeze(-1), *features], -1)
+        if symmetry.is_hidden(layer):
+            y: Tensor = self.vertex(symmetry.groups[layer], x, [position])
+        else:
+            mlp = self.input if layer == 0 else self.output
+            y = mlp(torch.cat([x, position.expand(*x.shape[:-1], -1)], -1))
+        return y
 
     def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
-        """Edge states (B, n_t, n_s, h) from weights (B, n_t, n_s, K)."""
+        """The first states of the edges of one connection, from weights (B, n_t, n_s, K)."""
         everywhere = symmetry.architecture.connections[connection].dense
         if everywhere and self.kernels.size == 1 and not w.requires_grad and self.edge_positions is None:
             return Factored(w.squeeze(-1), self.edge.weight.T)
         e: Tensor = self.edge(w)
-        return e if self.edge_positions is None else e * (1 + self.edge_positions(symmetry, connection))
+        return Dense(e if self.edge_positions is None else e * (1 + self.edge_positions(symmetry, connection)))
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:
@@ -257,20 +247,16 @@ class DualInit(nn.Module):
         self.output = MLP(features + positions, width, dropout=dropout)
 
     def forward(
-        self, symmetry: Symmetry, x: dict[int, Tensor], positions: Sequence[Tensor], features: Sequence[Tensor]
-    ) -> dict[int, Tensor]:
-        """Per layer (B, n, h)."""
-        found = {}
-        for i, state in x.items():
-            p = positions[i].expand(*state.shape[:-1], -1)
-            if not symmetry.is_hidden(i):
-                mlp = self.input if i == 0 else self.output
-                found[i] = mlp(torch.cat([p, *features[i : i + 1]], -1))
-            elif self.vertex is not None:
-                found[i] = self.vertex(symmetry.groups[i], features[i], [positions[i]])
-            else:
-                found[i] = torch.zeros_like(state)
-        return found
+        self, symmetry: Symmetry, layer: int, x: Tensor, position: Tensor, features: Sequence[Tensor]
+    ) -> Tensor:
+        """Of one layer (B, n, h), with its first states, encodings and gradients."""
+        d = torch.zeros_like(x)
+        if not symmetry.is_hidden(layer):
+            mlp = self.input if layer == 0 else self.output
+            d = mlp(torch.cat([position.expand(*x.shape[:-1], -1), *features], -1))
+        elif self.vertex is not None:
+            d = self.vertex(symmetry.groups[layer], features[0], [position])
+        return d
 
 
 def reciprocal(w: Tensor) -> Tensor:

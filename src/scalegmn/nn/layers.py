@@ -8,46 +8,21 @@ positive scales. `DualLayer` carries a second state d that moves as 1/q and flow
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..core.groups import Group
-from .edges import Edge, shape, twice
+from .edges import Edge
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .scale import sum_of
 from .spec import Aggregate, SignRule
-from .symmetry import Symmetry
-
-Key = tuple[Literal["x", "d", "e", "r"], int]
-
-
-@dataclass
-class States:
-    """What message passing carries.
-
-    Arguments:
-        x: Per layer, vertex states (B, n, h), moving as q.
-        d: Per layer, dual states (B, n, h), moving as 1/q.
-        e: Per connection, edge states (B, n_t, n_s, h), or (B, n, 1, h) if elementwise, moving as q_t / phi(q_s).
-        r: Per connection, reciprocal edge states, moving as phi(q_s) / q_t.
-        answers: What the networks themselves say to the probes (B, n_L, P), not moving at all, if there are probes.
-    """
-
-    x: dict[int, Tensor] = field(default_factory=dict)
-    d: dict[int, Tensor] = field(default_factory=dict)
-    e: dict[int, Edge] = field(default_factory=dict)
-    r: dict[int, Edge] = field(default_factory=dict)
-    answers: Tensor | None = None
-
-    def plus(self, other: States) -> States:
-        """Add vertex states to those of the next iteration (skip connection); edges have been added by their update."""
-        x = {k: self.x[k] + v for k, v in other.x.items()}
-        d = {k: self.d[k] + v for k, v in other.d.items()}
-        return States(x, d, other.e, other.r)
+from .states import States, kept
+from .symmetry import Way
 
 
 @dataclass(frozen=True)
@@ -64,6 +39,7 @@ class Style:
         aggregate: How messages are gathered.
         dropout: In all MLPs.
         skip: Whether new states are added to old ones.
+        checkpointing: Whether the backward pass computes messages and updates again.
     """
 
     vertex_groups: tuple[Group, ...]
@@ -75,6 +51,7 @@ class Style:
     aggregate: Aggregate = "sum"
     dropout: float = 0.0
     skip: bool = False
+    checkpointing: bool = False
 
     @property
     def along_vertex(self) -> list[int]:
@@ -111,7 +88,7 @@ class Style:
 
 
 class GraphLayer(nn.Module, ABC):
-    """One iteration: new states from old, only those that are wanted.
+    """The functions of one iteration: new states from old ones.
 
     Arguments:
         style: What all layers share.
@@ -120,141 +97,169 @@ class GraphLayer(nn.Module, ABC):
 
     messages = 1
     duals = False
-    # The state that moves as 1/q, if there is one.
-    inverse: Literal["x", "d"] | None = None
+    outer = False
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__()
         self.style = style
-        w, s, p = style.width, style.sign, style.dropout
-        states, products = ([w, w], [w]) if self.duals else ([w], [])
         self.message = style.message()
-        self.update = Update(
-            style.vertex_groups,
-            w,
-            messages=self.messages,
-            contexts=[*style.along_vertex, *products],
-            companions=states[1:],
-            sign=s,
-            dropout=p,
-        )
+        self.update = self._update(self.messages)
         self.edges = edges
         if edges:
-            self.invariant = VertexInvariant(style.vertex_groups, states, w, contexts=products, sign=s, dropout=p)
-            self.edge_update = style.edge_update(outer=self.inverse is not None)
+            w, (states, products) = style.width, self._widths()
+            self.invariant = VertexInvariant(
+                style.vertex_groups, states, w, contexts=products, sign=style.sign, dropout=style.dropout
+            )
+            self.edge_update = style.edge_update(outer=self.outer)
 
     @abstractmethod
-    def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
-        """The old states that the new ones in `wanted` depend on."""
+    def x(self, old: States, layer: int) -> Tensor:
+        """New vertex states of one layer (B, n, h)."""
 
-    @abstractmethod
-    def forward(self, symmetry: Symmetry, old: States, wanted: set[Key], positions: Sequence[Tensor]) -> States:
-        """The new states in `wanted`."""
+    def d(self, old: States, layer: int) -> Tensor:
+        """New dual states of one layer (B, n, h)."""
+        raise NotImplementedError(f"{type(self).__name__} has no dual states")
+
+    def e(self, step: Iteration, connection: int) -> Edge:
+        """New states of the edges of one connection, the old ones added."""
+        return self._edge(step, connection, step.old.e(connection), self.edge_update if self.edges else None)
+
+    def r(self, step: Iteration, connection: int) -> Edge:
+        """New reciprocal states of these edges."""
+        raise NotImplementedError(f"{type(self).__name__} has no reciprocal edges")
+
+    def vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The states of a vertex and the invariants that go with them."""
+        return [old.x(layer)], []
+
+    def inverse(self, old: States, layer: int) -> Tensor | None:
+        """The state of a layer that moves as 1/q, if there is one."""
+        return None
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def gather_forward(
-        self, symmetry: Symmetry, layer: int, old: States, positions: Sequence[Tensor]
-    ) -> Tensor:
-        """Messages (B, n, h) that one layer receives along the connections."""
-        a = symmetry.architecture
-        found = []
-        for c in a.incoming[layer]:
-            source = a.connections[c].source
-            along = self._along_edge(symmetry, c, positions)
-            lift = symmetry.phis[source]
-            found.append(self.message(symmetry, c, old.x[source], old.e[c], along, lift=lift))
-        if not found:
-            return torch.zeros_like(old.x[layer])
-        total = sum_of(found)
-        if self.style.aggregate == "mean":
-            total = total / sum(shape(old.e[c])[2] for c in a.incoming[layer])
-        return total
-
-    def gather_backward(
+    def gather(
         self,
-        symmetry: Symmetry,
+        old: States,
         layer: int,
         message: Message,
-        vertices: dict[int, Tensor],
-        edges: dict[int, Edge],
-        positions: Sequence[Tensor],
+        vertex: Callable[[int], Tensor],
+        edge: Callable[[int], Edge],
+        *,
+        back: bool = False,
     ) -> Tensor:
-        """Messages (B, n, h) that one layer receives against the connections; they move as vertex times edge."""
-        a = symmetry.architecture
-        found = []
-        for c in a.outgoing[layer]:
-            along = self._along_edge(symmetry, c, positions)
-            found.append(message(symmetry, c, vertices[a.connections[c].target], edges[c], along, backward=True))
+        """Messages (B, n, h) that one layer receives, along the connections or back; they move as vertex times edge."""
+        a = old.symmetry.architecture
+        found, count = [], 0
+        for c in (a.outgoing if back else a.incoming)[layer]:
+            way = Way(old.symmetry, c, back)
+            e = edge(c)
+            found.append(self._run(message, way, vertex(way.sender), e, self._along_edge(old, c)))
+            count += e.edges[1 if back and a.connections[c].dense else 2]
         if not found:
-            return torch.zeros_like(vertices[layer])
+            return torch.zeros_like(vertex(layer))
         total = sum_of(found)
-        if self.style.aggregate == "mean":
-            total = total / sum(shape(edges[c])[1] if a.connections[c].dense else 1 for c in a.outgoing[layer])
-        return total
+        return total / count if self.style.aggregate == "mean" else total
 
-    def update_edges(
-        self,
-        symmetry: Symmetry,
-        old: States,
-        edges: dict[int, Edge],
-        wanted: Sequence[int],
-        positions: Sequence[Tensor],
-        update: EdgeUpdate | None = None,
-    ) -> dict[int, Edge]:
-        """New states of the wanted connections, the old ones added; each layer's invariants are computed once."""
-        if not self.edges:
-            return self._unchanged(edges, wanted)
-        update = self.edge_update if update is None else update
-        a = symmetry.architecture
-        layers = {i for c in wanted for i in (a.connections[c].source, a.connections[c].target)}
-        inv = {i: self.invariant(symmetry, i, *self._vertex(old, i)) for i in layers}
-        new: dict[int, Edge] = {}
-        for c in wanted:
-            s, t = a.connections[c].source, a.connections[c].target
-            outer = (old.x[t], getattr(old, self.inverse)[s]) if self.inverse else None
-            along = self._along_edge(symmetry, c, positions)
-            new[c] = update(symmetry, c, edges[c], (inv[t], inv[s]), along, outer, skip=self.style.skip)
+    def _edge(self, step: Iteration, connection: int, e: Edge, update: EdgeUpdate | None) -> Edge:
+        if update is None:
+            # Without edge updates the new state is the old one, which a skip connection adds once more.
+            return e.doubled() if self.style.skip else e
+        symmetry = step.symmetry
+        c = symmetry.architecture.connections[connection]
+        inverse = self.inverse(step.old, c.source)
+        outer = None if inverse is None else (step.old.x(c.target), inverse)
+        invariants = step.invariant(c.target), step.invariant(c.source)
+        along = self._along_edge(step, connection)
+        new: Edge = self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
         return new
 
-    def _unchanged(self, edges: dict[int, Edge], wanted: Sequence[int]) -> dict[int, Edge]:
-        """Without edge updates the new state is the old one, which a skip connection adds once more."""
-        return {c: twice(edges[c]) if self.style.skip else edges[c] for c in wanted}
+    def _updated(
+        self,
+        update: Update,
+        old: States,
+        layer: int,
+        states: Sequence[Tensor],
+        products: Sequence[Tensor] = (),
+        companions: Sequence[Tensor] = (),
+    ) -> Tensor:
+        contexts = [old.positions[layer], *products] if self.style.positions else products
+        x: Tensor = self._run(update, old.symmetry, layer, states, contexts, companions)
+        return x
 
-    def _vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
-        """The states of a vertex and the invariants that go with them."""
-        x = old.x[layer]
-        if not self.duals:
-            return [x], []
-        d = old.d[layer]
-        return [x, d], [pairing(x, d)]
+    def _run(self, function: nn.Module, *arguments: object) -> Any:
+        if self.style.checkpointing and self.training:
+            return checkpoint(function, *arguments, use_reentrant=False)
+        return function(*arguments)
 
-    def _along_vertex(self, layer: int, positions: Sequence[Tensor]) -> list[Tensor]:
-        return [positions[layer]] if self.style.positions else []
+    def _widths(self) -> tuple[list[int], list[int]]:
+        """Of what `vertex` gives."""
+        w = self.style.width
+        return ([w, w], [w]) if self.duals else ([w], [])
 
-    def _along_edge(self, symmetry: Symmetry, connection: int, positions: Sequence[Tensor]) -> list[Tensor]:
+    def _update(self, messages: int) -> Update:
+        (_, *companions), products = self._widths()
+        return Update(
+            self.style.vertex_groups,
+            self.style.width,
+            messages=messages,
+            contexts=[*self.style.along_vertex, *products],
+            companions=companions,
+            sign=self.style.sign,
+            dropout=self.style.dropout,
+        )
+
+    def _along_edge(self, old: States, connection: int) -> list[Tensor]:
         if not self.style.positions:
             return []
-        c = symmetry.architecture.connections[connection]
-        return [
-            symmetry.target(connection, positions[c.target]),
-            symmetry.source(connection, positions[c.source]),
-        ]
+        c, p = old.symmetry.architecture.connections[connection], old.positions
+        return [old.symmetry.target(connection, p[c.target]), old.symmetry.source(connection, p[c.source])]
+
+
+class Iteration(States):
+    """The states after one more iteration.
+
+    Arguments:
+        layer: The functions of this iteration.
+        old: The states before.
+    """
+
+    def __init__(self, layer: GraphLayer, old: States) -> None:
+        super().__init__(old.symmetry, old.positions, old.answers)
+        self.layer = layer
+        self.old = old
+
+    @kept
+    def x(self, layer: int) -> Tensor:
+        new = self.layer.x(self.old, layer)
+        return self.old.x(layer) + new if self.layer.style.skip else new
+
+    @kept
+    def d(self, layer: int) -> Tensor:
+        new = self.layer.d(self.old, layer)
+        return self.old.d(layer) + new if self.layer.style.skip else new
+
+    @kept
+    def e(self, connection: int) -> Edge:
+        return self.layer.e(self, connection)
+
+    @kept
+    def r(self, connection: int) -> Edge:
+        return self.layer.r(self, connection)
+
+    @kept
+    def invariant(self, layer: int) -> Tensor:
+        """An invariant vector (B, n, h) of every old vertex, for the edges."""
+        y: Tensor = self.layer.invariant(self.symmetry, layer, *self.layer.vertex(self.old, layer))
+        return y
 
 
 class ForwardLayer(GraphLayer):
     """Messages along the connections only: ScaleGMN."""
 
-    def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
-        return _forward_needs(symmetry, wanted)
-
-    def forward(self, symmetry: Symmetry, old: States, wanted: set[Key], positions: Sequence[Tensor]) -> States:
-        new = States()
-        for i in _wanted("x", wanted):
-            m = self.gather_forward(symmetry, i, old, positions)
-            new.x[i] = self.update(symmetry, i, [old.x[i], m], self._along_vertex(i, positions))
-        new.e = self.update_edges(symmetry, old, old.e, _wanted("e", wanted), positions)
-        return new
+    def x(self, old: States, layer: int) -> Tensor:
+        m = self.gather(old, layer, self.message, old.x, old.e)
+        return self._updated(self.update, old, layer, [old.x(layer), m])
 
 
 class SharedLayer(GraphLayer):
@@ -265,7 +270,7 @@ class SharedLayer(GraphLayer):
     """
 
     messages = 2
-    inverse = "x"
+    outer = True
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
@@ -273,19 +278,16 @@ class SharedLayer(GraphLayer):
         self.lift = nn.Linear(style.width, style.width, bias=False)
         self.update.ignore(slice(2 * style.width, 3 * style.width))
 
-    def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
-        return _forward_needs(symmetry, wanted) | _backward_needs(symmetry, _wanted("x", wanted), "x", "e")
+    def x(self, old: States, layer: int) -> Tensor:
+        x, phi = old.x(layer), old.symmetry.phis[layer]
+        fw = self.gather(old, layer, self.message, old.x, old.e)
+        bw = self.gather(old, layer, self.backward_message, old.x, old.e, back=True)
+        if not phi.is_identity:
+            bw = bw * phi.derivative(self.lift(x))
+        return self._updated(self.update, old, layer, [x, fw, bw])
 
-    def forward(self, symmetry: Symmetry, old: States, wanted: set[Key], positions: Sequence[Tensor]) -> States:
-        new = States()
-        for i in _wanted("x", wanted):
-            fw = self.gather_forward(symmetry, i, old, positions)
-            bw = self.gather_backward(symmetry, i, self.backward_message, old.x, old.e, positions)
-            if not symmetry.phis[i].is_identity:
-                bw = bw * symmetry.phis[i].derivative(self.lift(old.x[i]))
-            new.x[i] = self.update(symmetry, i, [old.x[i], fw, bw], self._along_vertex(i, positions))
-        new.e = self.update_edges(symmetry, old, old.e, _wanted("e", wanted), positions)
-        return new
+    def inverse(self, old: States, layer: int) -> Tensor:
+        return old.x(layer)
 
 
 class ReciprocalLayer(GraphLayer):
@@ -299,21 +301,13 @@ class ReciprocalLayer(GraphLayer):
         if edges:
             self.backward_edge_update = style.edge_update()
 
-    def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
-        back = _backward_needs(symmetry, _wanted("x", wanted), "x", "r")
-        ends = _ends(symmetry, _wanted("r", wanted))
-        return _forward_needs(symmetry, wanted) | back | ends | {k for k in wanted if k[0] == "r"}
+    def x(self, old: States, layer: int) -> Tensor:
+        fw = self.gather(old, layer, self.message, old.x, old.e)
+        bw = self.gather(old, layer, self.backward_message, old.x, old.r, back=True)
+        return self._updated(self.update, old, layer, [old.x(layer), fw, bw])
 
-    def forward(self, symmetry: Symmetry, old: States, wanted: set[Key], positions: Sequence[Tensor]) -> States:
-        new = States()
-        for i in _wanted("x", wanted):
-            fw = self.gather_forward(symmetry, i, old, positions)
-            bw = self.gather_backward(symmetry, i, self.backward_message, old.x, old.r, positions)
-            new.x[i] = self.update(symmetry, i, [old.x[i], fw, bw], self._along_vertex(i, positions))
-        new.e = self.update_edges(symmetry, old, old.e, _wanted("e", wanted), positions)
-        back = self.backward_edge_update if self.edges else None
-        new.r = self.update_edges(symmetry, old, old.r, _wanted("r", wanted), positions, back)
-        return new
+    def r(self, step: Iteration, connection: int) -> Edge:
+        return self._edge(step, connection, step.old.r(connection), self.backward_edge_update if self.edges else None)
 
 
 class DualLayer(GraphLayer):
@@ -324,77 +318,35 @@ class DualLayer(GraphLayer):
     """
 
     duals = True
-    inverse = "d"
+    outer = True
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
-        w, s, p = style.width, style.sign, style.dropout
         self.dual_message = style.message()
-        self.dual_update = Update(
-            style.vertex_groups,
-            w,
-            messages=1,
-            contexts=[*style.along_vertex, w],
-            companions=[w],
-            sign=s,
-            dropout=p,
-        )
-        self.lift = nn.Linear(w, w, bias=False)
+        self.dual_update = self._update(1)
+        self.lift = nn.Linear(style.width, style.width, bias=False)
 
-    def needs(self, symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
-        found = _forward_needs(symmetry, wanted)
-        duals = _wanted("d", wanted)
-        found |= _backward_needs(symmetry, duals, "d", "e")
-        paired: set[Key] = {("x", i) for i in duals} | {("d", i) for i in duals}
-        paired |= {("d", i) for i in _wanted("x", wanted)}
-        paired |= {("d", i) for _, i in _ends(symmetry, _wanted("e", wanted))}
-        return found | paired
+    def x(self, old: States, layer: int) -> Tensor:
+        (x, d), products = self.vertex(old, layer)
+        m = self.gather(old, layer, self.message, old.x, old.e)
+        return self._updated(self.update, old, layer, [x, m], products, [d])
 
-    def forward(self, symmetry: Symmetry, old: States, wanted: set[Key], positions: Sequence[Tensor]) -> States:
-        new = States()
-        for i in _wanted("x", wanted):
-            m = self.gather_forward(symmetry, i, old, positions)
-            contexts = [*self._along_vertex(i, positions), pairing(old.x[i], old.d[i])]
-            new.x[i] = self.update(symmetry, i, [old.x[i], m], contexts, [old.d[i]])
-        for i in _wanted("d", wanted):
-            m = self.gather_backward(symmetry, i, self.dual_message, old.d, old.e, positions)
-            if not symmetry.phis[i].is_identity:
-                m = m * symmetry.phis[i].derivative(self.lift(old.x[i]))
-            contexts = [*self._along_vertex(i, positions), pairing(old.x[i], old.d[i])]
-            new.d[i] = self.dual_update(symmetry, i, [old.d[i], m], contexts, [old.x[i]])
-        new.e = self.update_edges(symmetry, old, old.e, _wanted("e", wanted), positions)
-        return new
+    def d(self, old: States, layer: int) -> Tensor:
+        (x, d), products = self.vertex(old, layer)
+        m = self.gather(old, layer, self.dual_message, old.d, old.e, back=True)
+        phi = old.symmetry.phis[layer]
+        if not phi.is_identity:
+            m = m * phi.derivative(self.lift(x))
+        return self._updated(self.dual_update, old, layer, [d, m], products, [x])
+
+    def vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
+        x, d = old.x(layer), old.d(layer)
+        return [x, d], [pairing(x, d)]
+
+    def inverse(self, old: States, layer: int) -> Tensor:
+        return old.d(layer)
 
 
 def pairing(x: Tensor, d: Tensor) -> Tensor:
     """The invariant asinh(x d): its size varies over many orders of magnitude, hence the asinh."""
     return torch.asinh(x * d)
-
-
-def _wanted(kind: Literal["x", "d", "e", "r"], wanted: set[Key]) -> list[int]:
-    return sorted(i for k, i in wanted if k == kind)
-
-
-def _ends(symmetry: Symmetry, connections: Sequence[int]) -> set[Key]:
-    a = symmetry.architecture
-    return {("x", i) for c in connections for i in (a.connections[c].source, a.connections[c].target)}
-
-
-def _forward_needs(symmetry: Symmetry, wanted: set[Key]) -> set[Key]:
-    a = symmetry.architecture
-    found: set[Key] = {k for k in wanted if k[0] in ("x", "e")}
-    for i in _wanted("x", wanted):
-        for c in a.incoming[i]:
-            found |= {("x", a.connections[c].source), ("e", c)}
-    return found | _ends(symmetry, _wanted("e", wanted))
-
-
-def _backward_needs(
-    symmetry: Symmetry, layers: Sequence[int], vertex: Literal["x", "d"], edge: Literal["e", "r"]
-) -> set[Key]:
-    a = symmetry.architecture
-    found: set[Key] = {(vertex, i) for i in layers}
-    for i in layers:
-        for c in a.outgoing[i]:
-            found |= {(vertex, a.connections[c].target), (edge, c)}
-    return found

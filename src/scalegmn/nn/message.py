@@ -11,22 +11,20 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..core.activations import Phi
 from ..core.groups import Group
-from ..native import net as fused
-from .edges import Edge, add, dense, project, scale_equivariant
+from ..native.formula import TARGET
+from .edges import Dense, Edge
 from .mlp import MLP
-from .scale import ScaleEquivariant, ScaleInvariants, start_at_one, start_linear
+from .scale import RescaleEquivariant, ScaleEquivariant, ScaleInvariants, start_at_one, start_linear
 from .spec import SignRule
-from .symmetry import Symmetry
+from .symmetry import Symmetry, Way
 
 
 class Message(nn.Module):
     r"""\(\mathrm{MSG}_V(y, e) = \mathsf{ScaleEq}(\mathsf{ReScaleEq}(y, e))\), summed over the neighbours.
 
-    With \(\mathsf{ReScaleEq}(y, e) = \phi(\Gamma_y y) \odot \Gamma_e e\): the lift \(\phi\) of the sender's activation
-    makes y move as its post-activation, so that its multiplier cancels against the edge's. Messages to input and output
-    neurons are \(\mathrm{MLP}(\mathsf{ReScaleEq}(y, e))\).
+    The sender's multiplier cancels against the edge's. Messages to input and output neurons are
+    \(\mathrm{MLP}(\mathsf{ReScaleEq}(y, e))\).
 
     Arguments:
         groups: Groups of the receivers.
@@ -46,78 +44,27 @@ class Message(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.neighbour = nn.Linear(width, width, bias=False)
-        self.edge = nn.Linear(width, width, bias=False)
-        start_linear(self.neighbour)
-        start_linear(self.edge)
+        self.rescale = RescaleEquivariant(width, width, width)
         self.hidden = ScaleEquivariant(
             groups, width, width, contexts=contexts, hidden=hidden, sign=sign, dropout=dropout
         )
         self.fixed = MLP(width + sum(contexts), width, dropout=dropout)
 
-    def forward(
-        self,
-        symmetry: Symmetry,
-        connection: int,
-        y: Tensor,
-        e: Edge,
-        contexts: Sequence[Tensor],
-        *,
-        lift: Phi | None = None,
-        backward: bool = False,
-    ) -> Tensor:
+    def forward(self, way: Way, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Tensor:
         """The sum of all messages along one connection (B, n, h).
 
         Arguments:
-            symmetry, connection: Which edges.
+            way: Which edges, and which way.
             y: States of the senders (B, n, h).
             e: Edge states.
             contexts: Positional encodings along the edges.
-            lift: The sender's phi.
-            backward: Send from the target to the source.
         """
-        c = symmetry.architecture.connections[connection]
-        receiver = c.source if backward else c.target
-        # Senders are transformed once per vertex, not once per edge.
-        y = self.neighbour(y)
-        y = lift(y) if lift is not None else y
-        if symmetry.is_hidden(receiver):
-            group = symmetry.groups[receiver]
-            if self._fast(group, y):
-                return self._gather(symmetry, connection, group, y, e, contexts, backward)
-        along = symmetry.target if backward else symmetry.source
-        m = along(connection, y) * dense(project(e, self.edge.weight))
-        if symmetry.is_hidden(receiver):
-            message: Tensor = self.hidden(group, m, contexts)
-        else:
-            message = self.fixed(torch.cat([m, *(p.expand(*m.shape[:-1], -1) for p in contexts)], -1))
-        return (symmetry.sum_to_source if backward else symmetry.sum_to_target)(connection, message)
-
-    def _fast(self, group: Group, y: Tensor) -> bool:
-        return fused.usable(y) and not self.hidden.net(group).takes_absolute_values
-
-    def _gather(
-        self,
-        symmetry: Symmetry,
-        connection: int,
-        group: Group,
-        y: Tensor,
-        e: Edge,
-        contexts: Sequence[Tensor],
-        backward: bool,
-    ) -> Tensor:
-        """The same in fewer, larger steps: see `fused`."""
-        everywhere = symmetry.architecture.connections[connection].dense
-        return scale_equivariant(
-            self.hidden.gamma_weight,
-            self.hidden.net(group),
-            e,
-            contexts,
-            edge=self.edge.weight,
-            vertex=y,
-            by_target=backward or not everywhere,
-            reduce="source" if backward and everywhere else "target",
-        )
+        m = self.rescale(y, e, lift=way.lift, by_target=way.by_target)
+        if way.symmetry.is_hidden(way.receiver):
+            return self.hidden.on_edges(way.symmetry.groups[way.receiver], m, contexts, reduce=way.to)
+        m = m.dense()
+        message: Tensor = self.fixed(torch.cat([m, *(p.expand(*m.shape[:-1], -1) for p in contexts)], -1))
+        return message.sum(2 if way.to == TARGET else 1)
 
 
 class Update(nn.Module):
@@ -154,10 +101,11 @@ class Update(nn.Module):
 
     def ignore(self, columns: slice) -> None:
         """Begin as if these entries of [x, m] were not there; training brings them in."""
-        maps = [self.hidden.gamma_weight, *self.hidden.first_weights, self.input.first.weight, self.output.first.weight]
+        maps = ("hidden.gamma.0.weight", ".first.0.weight", "input.first.weight", "output.first.weight")
         with torch.no_grad():
-            for weight in maps:
-                weight[:, columns] = 0
+            for name, weight in self.named_parameters():
+                if name.endswith(maps):
+                    weight[:, columns] = 0
 
     def forward(
         self,
@@ -262,9 +210,8 @@ class EdgeUpdate(nn.Module):
         invariants: tuple[Tensor, Tensor],
         contexts: Sequence[Tensor],
         outer: tuple[Tensor, Tensor] | None = None,
-        *,
         skip: bool = False,
-    ) -> Tensor:
+    ) -> Edge:
         """The new state (B, n_t, n_s, h) of the edges of one connection.
 
         Arguments:
@@ -276,18 +223,8 @@ class EdgeUpdate(nn.Module):
             skip: Add the old state.
         """
         along = [symmetry.target(connection, invariants[0]), symmetry.source(connection, invariants[1]), *contexts]
-        group = symmetry.edge_group(connection)
-        ends: tuple[Tensor, Tensor] | None = None
         if outer is not None:
             lift = symmetry.phis[symmetry.architecture.connections[connection].source]
-            ends = self.outer[0](outer[0]), lift(self.outer[1](outer[1]))
-        net = self.invariant[group]
-        everywhere = symmetry.architecture.connections[connection].dense
-        if (everywhere or ends is None) and fused.usable(invariants[0]) and not net.takes_absolute_values:
-            return scale_equivariant(self.gamma.weight, net, e, along, outer=ends, residual=skip)
-        old, e = e, dense(e)
-        linear: Tensor = self.gamma(e)
-        if ends is not None:
-            linear = linear + symmetry.target(connection, ends[0]) * symmetry.source(connection, ends[1])
-        new: Tensor = linear * net([e], along)
-        return add(old, new) if skip else new
+            outer = symmetry.outer(connection, self.outer[0](outer[0]), lift(self.outer[1](outer[1])))
+        net = self.invariant[symmetry.edge_group(connection)]
+        return Dense(net.times(self.gamma.weight, e, along, outer=outer, residual=skip))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..native import net as fused
+from ..native.net import Gate, Rows, net
 
 
 class MLP(nn.Module):
@@ -37,12 +37,10 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""
-        if fused.usable(x):
-            drop, seed = fused.dropout_seed(self.dropout.p, self.training)
-            norm = self.norm.weight, self.norm.bias
-            last = self.last.weight, self.last.bias
-            gate = fused.Gate(self.first.weight, self.first.bias, *norm, *last, self.norm.eps, drop=drop, seed=seed)
-            rows = fused.Rows(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1]))
-            return fused.net(None, gate, rows).view(*x.shape[:-1], self.last.out_features)
-        y: Tensor = self.last(self.hidden(x))
-        return y
+        norm, last = self.norm, self.last
+        gate = Gate(
+            *(self.first.weight, self.first.bias, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
+            drop=self.dropout.p if self.training else 0.0,
+        )
+        y = net(None, gate, Rows(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
+        return y.view(*x.shape[:-1], last.out_features)

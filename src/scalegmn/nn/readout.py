@@ -2,6 +2,7 @@ r"""From the last states to a vector per network, or to new parameters (paper, A
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..core.architecture import Architecture
-from ..core.networks import Networks
-from .edges import dense
-from .encoding import Kernels
-from .layers import Key, States, Style, pairing
+from .kernels import crop_kernel, kernel_shape
+from .layers import Style, pairing
 from .message import VertexInvariant
 from .mlp import MLP
 from .scale import ScaleEquivariant
+from .states import States
 from .symmetry import Symmetry
 
 ReadoutKind = Literal["all", "output", "input+output"]
@@ -75,15 +75,9 @@ class Readout(nn.Module):
     def extra_repr(self) -> str:
         return f"neurons: {self.kind}"
 
-    def needs(self, symmetry: Symmetry) -> set[Key]:
-        """The states that are read."""
-        last = len(symmetry.architecture.layers) - 1
-        layers = {"all": range(last + 1), "output": [last], "input+output": [0, last]}[self.kind]
-        found: set[Key] = {("x", i) for i in layers}
-        return found | {("d", i) for i in layers} if self.duals else found
-
-    def forward(self, symmetry: Symmetry, states: States) -> Tensor:
+    def forward(self, states: States) -> Tensor:
         """The invariant embedding (B, outputs): what comes before the last map of the MLP."""
+        symmetry = states.symmetry
         last = len(symmetry.architecture.layers) - 1
         parts = [self._end(states, last, self.sizes[1])]
         if self.kind != "output":
@@ -98,7 +92,7 @@ class Readout(nn.Module):
 
     def _end(self, states: States, layer: int, size: int) -> Tensor:
         """All neurons of the input or the output in a row, padded with zeros to the largest."""
-        x = torch.cat([states.x[layer], states.d[layer]], -1) if self.duals else states.x[layer]
+        x = torch.cat([states.x(layer), states.d(layer)], -1) if self.duals else states.x(layer)
         return self._padded(x, size)
 
     @staticmethod
@@ -108,15 +102,15 @@ class Readout(nn.Module):
     def _deep_sets(self, symmetry: Symmetry, states: States) -> Tensor:
         found = []
         for i in range(1, len(symmetry.architecture.layers) - 1):
-            x = states.x[i]
+            x = states.x(i)
             if self.duals:
-                d = states.d[i]
+                d = states.d(i)
                 y = self.invariant(symmetry, i, [x, d], [pairing(x, d)])
             else:
                 y = self.invariant(symmetry, i, [x])
             found.append(y.mean(1) if self.aggregate == "mean" else y.sum(1))
         if not found:
-            last = states.x[len(symmetry.architecture.layers) - 1]
+            last = states.x(len(symmetry.architecture.layers) - 1)
             return last.new_zeros(last.shape[0], self.sets.first.in_features)
         pooled: Tensor = self.sets(torch.stack(found).sum(0))
         return pooled
@@ -131,42 +125,38 @@ class ParameterReadout(nn.Module):
 
     Arguments:
         style: Of the message passing.
-        kernel: Number of weights on an edge.
+        kernel: The shape of the weights on an edge, the largest there is.
         copies: Number of parameter sets.
     """
 
-    def __init__(self, style: Style, kernel: int, *, copies: int) -> None:
+    def __init__(self, style: Style, kernel: tuple[int, ...], *, copies: int) -> None:
         super().__init__()
         w, s, p = style.width, style.sign, style.dropout
-        self.copies = copies
-        self.weight = ScaleEquivariant(style.edge_groups, w, copies * kernel, hidden=w, sign=s, dropout=p)
+        self.kernel, self.copies = kernel, copies
+        size = copies * math.prod(kernel)
+        self.weight = ScaleEquivariant(style.edge_groups, w, size, hidden=w, sign=s, dropout=p)
         self.bias = ScaleEquivariant(style.vertex_groups, w, copies, hidden=w, sign=s, dropout=p)
         self.output_bias = MLP(w, copies, hidden=w, dropout=p)
 
     def extra_repr(self) -> str:
         return f"copies: {self.copies}"
 
-    def needs(self, symmetry: Symmetry) -> set[Key]:
-        """All edges, and every layer with a bias."""
-        a = symmetry.architecture
-        edges: set[Key] = {("e", s.index) for s in a.segments if s.kind == "weight"}
-        return edges | {("x", s.index) for s in a.segments if s.kind == "bias"}
-
-    def forward(self, networks: Networks, symmetry: Symmetry, states: States, kernels: Kernels) -> Tensor:
+    def forward(self, states: States) -> Tensor:
         """(B, copies, P)."""
-        a = networks.architecture
+        symmetry = states.symmetry
+        a = symmetry.architecture
+        last = states.x(len(a.layers) - 1)
         parts = []
         for s in a.segments:
             if s.kind == "weight":
-                e = self.weight(symmetry.edge_group(s.index), dense(states.e[s.index]))
-                # A head that answers in units of typical weights: the gain undoes what `Kernels` multiplied by.
-                e = e.unflatten(-1, (self.copies, kernels.size)) / kernels.gain[s.index].to(e)
-                value = kernels.crop(a.connections[s.index], e).movedim(-2, 1).flatten(2)
+                e = self.weight(symmetry.edge_group(s.index), states.e(s.index).dense())
+                e = e.unflatten(-1, (self.copies, math.prod(self.kernel)))
+                value = crop_kernel(e, kernel_shape(a.connections[s.index]), self.kernel).movedim(-2, 1).flatten(2)
             elif s.kind == "bias":
-                x = states.x[s.index]
+                x = states.x(s.index)
                 y = self.bias(symmetry.groups[s.index], x) if symmetry.is_hidden(s.index) else self.output_bias(x)
                 value = y.movedim(-1, 1)
             else:
-                value = networks.parameters.new_zeros(len(networks), self.copies, s.size)
+                value = last.new_zeros(len(last), self.copies, s.size)
             parts.append(value)
         return torch.cat(parts, -1)

@@ -6,29 +6,19 @@ Vectors are the last dimension of tensors; a multiplier q of the group multiplie
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from ..core.activations import Phi
 from ..core.groups import Group
 from ..errors import ScaleGMNError
-from ..native import net as fused
+from ..native.formula import NONE, gated, inverse_norm
+from ..native.net import Ends, Gate, Rows, net
+from .edges import Dense, Edge, beside, ends
 from .spec import SignRule
-
-
-def inverse_norm(x: Tensor) -> Tensor:
-    r"""\(1 / \|x\|\) over the last dimension, which is kept, and 0 for x = 0.
-
-    There is no epsilon: the vector is divided by its largest entry first, so that no square over- or underflows.
-    """
-    largest = x.detach().abs().amax(-1, keepdim=True)
-    # Subnormal numbers have lost their digits and their inverse may be infinite: they count as 0.
-    zero = largest < torch.finfo(x.dtype).tiny
-    unit = 1 / largest.masked_fill(zero, 1)
-    square = (x * unit).square().sum(-1, keepdim=True)
-    return torch.where(zero, 0, unit * square.masked_fill(zero, 1).rsqrt())
 
 
 def unit(x: Tensor) -> Tensor:
@@ -42,7 +32,35 @@ def unit(x: Tensor) -> Tensor:
     return x * inverse_norm(x)
 
 
-class ScaleInvariant(nn.Module):
+class Invariant(nn.Module, ABC):
+    """A net that does not see multipliers from one group, and what it multiplies."""
+
+    @abstractmethod
+    def times(
+        self,
+        gamma: Tensor | None,
+        x: Edge,
+        contexts: Sequence[Tensor] = (),
+        companions: Sequence[Tensor] = (),
+        *,
+        outer: tuple[Tensor, Tensor] | None = None,
+        reduce: int = NONE,
+        residual: bool = False,
+    ) -> Tensor:
+        r"""\((\Gamma x + a_t b_s) \odot \mathsf{ScaleInv}(x, \dots, p)\) on every edge, or its sum to one end.
+
+        Arguments:
+            gamma: The matrix Gamma (outputs, k); without it the invariant alone.
+            x: Vectors on the edges.
+            contexts: Contexts p, broadcasting along the edges.
+            companions: Further vectors (B, n_t, n_s, k_i) that the net sees.
+            outer: a (B, n_t, outputs) and b (B, n_s, outputs), if there are any.
+            reduce: NONE, or the end to which the result is summed: TARGET or SOURCE.
+            residual: Add x to the result.
+        """
+
+
+class ScaleInvariant(Invariant):
     r"""A net that does not see multipliers from one group.
 
     \(\mathsf{ScaleInv}(x_1, \dots, x_n, p) = \rho(\tilde x_1, \dots, \tilde x_n, p)\), where \(\rho\) is an MLP and
@@ -60,6 +78,11 @@ class ScaleInvariant(nn.Module):
         hidden: Width of the hidden layer; that of the result where omitted.
         sign: How signs are removed.
         dropout: In the MLP.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> f, x = ScaleInvariant(Sign, [3], 4), torch.randn(5, 3)
+    >>> torch.allclose(f([-x]), f([x]))
+    True
     """
 
     def __init__(
@@ -89,64 +112,50 @@ class ScaleInvariant(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.group}, {self.sign}" if self.group.signs else f"{self.group}"
 
-    @property
-    def takes_absolute_values(self) -> bool:
-        """Whether signs are removed by |x|."""
-        return self.group.signs and self.sign == "absolute"
-
-    @property
-    def symmetrises(self) -> bool:
-        """Whether signs are removed by rho(x) + rho(-x)."""
-        return self.group.signs and self.sign == "symmetrise"
-
     def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
-        """Apply to vectors (..., n_i) and contexts (..., m_i) whose leading dimensions broadcast."""
-        if self.takes_absolute_values:
-            xs = [x.abs() for x in xs]
-        if fused.usable(xs[0]):
-            return self.times(None, xs, contexts)
-        # Canonicalisation commutes with linear maps: A (x / |x|) = (A x) / |x|.
-        z = sum_of(f(x) * inverse_norm(x) if self.group.scales else f(x) for f, x in zip(self.first, xs, strict=True))
-        p = sum_of([self.offset, *self.along(contexts)])
-        h = F.silu(self.norm(p + z))
-        if self.symmetrises:
-            h = h + F.silu(self.norm(p - z))
-        y: Tensor = self.last(self.dropout(h))
-        return y
+        """Apply to vectors (..., n, k_i) and contexts (..., n, m_i)."""
+        x, *others = map(beside, xs)
+        return _apart(self.times(None, Dense(x), list(map(beside, contexts)), others), xs[0])
 
-    def times(self, gamma: Tensor | None, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
-        """Gamma x_1 times the net, or the net alone, on the fast path; absolute values are the caller's."""
-        x, *others = xs
-        more = None
-        if others:
-            maps = zip(list(self.first)[1:], others, strict=True)
-            more = sum_of(f(o) * inverse_norm(o) if self.group.scales else f(o) for f, o in maps)
-            more = _as_rows(more, x.shape)
-        p = [c.expand(*x.shape[:-1], -1) for c in self.along(contexts)]
-        target = sum_of(p).reshape(x.shape[:-1].numel(), 1, p[0].shape[-1]) if p else None
-        rows = fused.Rows(_as_rows(x, x.shape), target=target, canonical=self.group.scales, more=more)
-        return fused.net(gamma, self.gate(), rows).view(*x.shape[:-1], self.last.out_features)
+    def times(
+        self,
+        gamma: Tensor | None,
+        x: Edge,
+        contexts: Sequence[Tensor] = (),
+        companions: Sequence[Tensor] = (),
+        *,
+        outer: tuple[Tensor, Tensor] | None = None,
+        reduce: int = NONE,
+        residual: bool = False,
+    ) -> Tensor:
+        if self.group.signs and self.sign == "absolute":
+            m = x.dense()
+            rho = net(None, self._gate(), Rows(m.abs()), *self._along([c.abs() for c in companions], contexts, x))
+            return gated(gamma, m, rho, outer, reduce, m if residual else None)
+        ends, more = self._along(companions, contexts, x, outer)
+        return net(gamma, self._gate(), x.rows(), ends, more, reduce=reduce, residual=residual)
 
-    def along(self, contexts: Sequence[Tensor]) -> list[Tensor]:
-        """The linear maps of the contexts."""
-        return [f(c) for f, c in zip(self.contexts, contexts, strict=True)]
+    def _along(
+        self,
+        companions: Sequence[Tensor],
+        contexts: Sequence[Tensor],
+        x: Edge,
+        outer: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Ends, Tensor | None]:
+        """The linear maps of contexts, by the ends of edges, and those of canonical companions."""
+        maps = zip(list(self.first)[1:], companions, strict=True)
+        more = [f(c) * inverse_norm(c) if self.group.scales else f(c) for f, c in maps]
+        mapped = [f(c) for f, c in zip(self.contexts, contexts, strict=True)]
+        return ends(mapped, x.edges, outer), sum_of(more) if more else None
 
-    def gate(self) -> fused.Gate:
-        """What the fast path needs to know."""
-        first = self.first[0]
+    def _gate(self) -> Gate:
+        first, norm, last = self.first[0], self.norm, self.last
         assert isinstance(first, nn.Linear)
-        drop, seed = fused.dropout_seed(self.dropout.p, self.training)
-        return fused.Gate(
-            first.weight,
-            self.offset,
-            self.norm.weight,
-            self.norm.bias,
-            self.last.weight,
-            self.last.bias,
-            self.norm.eps,
-            self.symmetrises,
-            drop,
-            seed,
+        return Gate(
+            *(first.weight, self.offset, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
+            symmetric=self.group.signs and self.sign == "symmetrise",
+            canonical=self.group.scales,
+            drop=self.dropout.p if self.training else 0.0,
         )
 
 
@@ -184,11 +193,11 @@ class ScaleInvariants(nn.Module):
         y: Tensor = self.of[group.name](xs, contexts)
         return y
 
-    def __getitem__(self, group: Group) -> ScaleInvariant:
+    def __getitem__(self, group: Group) -> Invariant:
         """The net of `group`."""
-        net = self.of[group.name]
-        assert isinstance(net, ScaleInvariant)
-        return net
+        found = self.of[group.name]
+        assert isinstance(found, Invariant)
+        return found
 
 
 class ScaleEquivariant(nn.Module):
@@ -247,76 +256,63 @@ class ScaleEquivariant(nn.Module):
         for invariants in self.invariant:
             start_at_one(invariants)
 
-    @property
-    def gamma_weight(self) -> Tensor:
-        """The matrix Gamma of the first layer."""
-        gamma = self.gamma[0]
-        assert isinstance(gamma, nn.Linear)
-        return gamma.weight
-
-    @property
-    def first_weights(self) -> list[Tensor]:
-        """What the invariant nets of the first layer multiply x with, by group."""
-        invariants = self.invariant[0]
-        assert isinstance(invariants, ScaleInvariants)
-        return [p for name, p in invariants.named_parameters() if name.endswith(".first.0.weight")]
-
-    def net(self, group: Group) -> ScaleInvariant:
-        """The invariant net of `group` in the first layer."""
-        invariants = self.invariant[0]
-        assert isinstance(invariants, ScaleInvariants)
-        return invariants[group]
-
     def forward(
         self, group: Group, x: Tensor, contexts: Sequence[Tensor] = (), companions: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Apply to vectors (..., inputs) of one group."""
+        """Apply to vectors (..., n, inputs) of one group, with contexts (..., n, m_i)."""
+        y = self.on_edges(group, Dense(beside(x)), list(map(beside, contexts)), list(map(beside, companions)))
+        return _apart(y, x)
+
+    def on_edges(
+        self,
+        group: Group,
+        x: Edge,
+        contexts: Sequence[Tensor] = (),
+        companions: Sequence[Tensor] = (),
+        *,
+        reduce: int = NONE,
+    ) -> Tensor:
+        """The same on edges (B, n_t, n_s, inputs), with contexts that broadcast; or its sum to one end."""
         for gamma, invariants in zip(self.gamma, self.invariant, strict=True):
             assert isinstance(invariants, ScaleInvariants)
             assert isinstance(gamma, nn.Linear)
-            net = invariants.of[group.name]
-            # `proof.py` puts given functions in the place of nets.
-            if isinstance(net, ScaleInvariant) and fused.usable(x) and not net.takes_absolute_values:
-                x = net.times(gamma.weight, [x, *companions], contexts)
-            else:
-                x = gamma(x) * net([x, *companions], contexts)
-        return x
+            end = reduce if gamma is self.gamma[-1] else NONE
+            y = invariants[group].times(gamma.weight, x, contexts, companions, reduce=end)
+            x = Dense(y)
+        return y
 
 
 class RescaleEquivariant(nn.Module):
-    r"""A net whose result is multiplied by the product of all multipliers.
+    r"""A net of a vertex and an edge whose result is multiplied by the product of their multipliers.
 
-    By default the Hadamard form \(\mathsf{ReScaleEq}(x_1, \dots, x_n) = \odot_i \Gamma_i x_i\). With `outer=True` it is
-    linear in the full outer product \(x_1 \otimes \dots \otimes x_n\), for small widths.
+    \(\mathsf{ReScaleEq}(y, e) = \phi(\Gamma_y y) \odot \Gamma_e e\), where the lift \(\phi\) of the vertex's activation
+    makes y move as its post-activation.
 
-    Law: g(q_1 x_1, ..., q_n x_n) = (q_1 ... q_n) g(x_1, ..., x_n) for all real q_i.
+    Law: g(a y, b e) = phi(a) b g(y, e) for all real a and b.
 
     Arguments:
-        inputs: Widths of the x.
+        vertex, edge: Widths of y and e.
         outputs: Width of the result.
-        outer: Use the outer product.
     """
 
-    def __init__(self, inputs: Sequence[int], outputs: int, *, outer: bool = False) -> None:
+    def __init__(self, vertex: int, edge: int, outputs: int) -> None:
         super().__init__()
-        self.outer = outer
-        size = 1
-        for n in inputs:
-            size *= n
-        widths = [size] if outer else inputs
-        self.gamma = nn.ModuleList(nn.Linear(n, outputs, bias=False) for n in widths)
-        for gamma in self.gamma:
-            start_linear(gamma)
+        self.vertex = nn.Linear(vertex, outputs, bias=False)
+        self.edge = nn.Linear(edge, outputs, bias=False)
+        start_linear(self.vertex)
+        start_linear(self.edge)
 
-    def forward(self, *xs: Tensor) -> Tensor:
-        """Apply to vectors (..., n_i) whose leading dimensions broadcast."""
-        if not self.outer:
-            return product_of(f(x) for f, x in zip(self.gamma, xs, strict=True))
-        tensor = xs[0]
-        for x in xs[1:]:
-            tensor = (tensor[..., :, None] * x[..., None, :]).flatten(-2)
-        y: Tensor = self.gamma[0](tensor)
-        return y
+    def forward(self, y: Tensor, e: Edge, *, lift: Phi = Phi(), by_target: bool = False) -> Edge:  # noqa: B008
+        """Apply to all edges of a connection.
+
+        Arguments:
+            y: States of the sources (B, n_s, h), or of the targets (B, n_t, h) if `by_target`.
+            e: Edge states.
+            lift: The map phi.
+            by_target: See above.
+        """
+        # Vertices are transformed once each, not once per edge.
+        return e.rescaled(self.edge.weight, lift(self.vertex(y)), by_target=by_target)
 
 
 def start_linear(linear: nn.Module) -> None:
@@ -328,9 +324,9 @@ def start_linear(linear: nn.Module) -> None:
 def start_at_one(invariants: nn.Module) -> None:
     """Initialise invariant nets that multiply a state so that they begin around 1."""
     assert isinstance(invariants, ScaleInvariants)
-    for net in invariants.of.values():
-        assert isinstance(net, ScaleInvariant)
-        nn.init.ones_(net.last.bias)
+    for invariant in invariants.of.values():
+        assert isinstance(invariant, ScaleInvariant)
+        nn.init.ones_(invariant.last.bias)
 
 
 def sum_of(terms: Iterable[Tensor]) -> Tensor:
@@ -342,15 +338,6 @@ def sum_of(terms: Iterable[Tensor]) -> Tensor:
     return total
 
 
-def product_of(factors: Iterable[Tensor]) -> Tensor:
-    """The product of one or more tensors."""
-    iterator = iter(factors)
-    total = next(iterator)
-    for t in iterator:
-        total = total * t
-    return total
-
-
-def _as_rows(x: Tensor, shape: torch.Size) -> Tensor:
-    """Vectors (..., k) as a block of networks with one edge each (R, 1, 1, k)."""
-    return x.expand(*shape[:-1], -1).reshape(shape[:-1].numel(), 1, 1, x.shape[-1])
+def _apart(y: Tensor, x: Tensor) -> Tensor:
+    """Undo `beside` for results: (B, n, 1, k) to the leading dimensions of x."""
+    return y.view(*x.shape[:-1], y.shape[-1])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..core.activations import Phi
 from ..core.architecture import Architecture
 from ..core.groups import Group, Trivial, group
+from ..native.formula import SOURCE, TARGET
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,51 @@ class Symmetry:
         """Lay a tensor (..., n_t, h) of the target layer along the edges (..., n_t, n_s, h)."""
         return x.unsqueeze(-2)
 
-    def sum_to_target(self, connection: int, m: Tensor) -> Tensor:
-        """Sum messages (B, n_t, n_s, h) over the sources."""
-        return m.sum(2)
+    def outer(self, connection: int, x: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors at the targets (B, n_t, h) and at the sources (B, n_s, h) of edges whose product is x_t d_s."""
+        return (x, d) if self.architecture.connections[connection].dense else (x * d, torch.ones_like(d[:, :1]))
 
-    def sum_to_source(self, connection: int, m: Tensor) -> Tensor:
-        """Sum messages (B, n_t, n_s, h) over the targets."""
-        return m.sum(1) if self.architecture.connections[connection].dense else m.sum(2)
+
+@dataclass(frozen=True)
+class Way:
+    """A connection as messages go along it: from its source to its target, or back.
+
+    Arguments:
+        symmetry: Of the architecture.
+        connection: The connection.
+        back: Whether messages go back.
+    """
+
+    symmetry: Symmetry
+    connection: int
+    back: bool = False
+
+    @property
+    def sender(self) -> int:
+        """The layer that messages come from."""
+        c = self.symmetry.architecture.connections[self.connection]
+        return c.target if self.back else c.source
+
+    @property
+    def receiver(self) -> int:
+        """The layer that they go to."""
+        c = self.symmetry.architecture.connections[self.connection]
+        return c.source if self.back else c.target
+
+    @property
+    def lift(self) -> Phi:
+        """What makes states of the sender move as its post-activations; gradients on their way back need none."""
+        return Phi() if self.back else self.symmetry.phis[self.sender]
+
+    @property
+    def by_target(self) -> bool:
+        """Whether senders lie along the targets of the edges: those of elementwise connections do both ways."""
+        return self.back or not self.symmetry.architecture.connections[self.connection].dense
+
+    @property
+    def to(self) -> int:
+        """The end of the edges where the receivers lie."""
+        return SOURCE if self.back and self.symmetry.architecture.connections[self.connection].dense else TARGET
 
 
 def vertex_groups(symmetries: Iterable[Symmetry]) -> tuple[Group, ...]:

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from ..core.activations import Activation
 from ..core.groups import Group
+from ..native.formula import NONE, gated
 from ..nn.body import MessagePassing
+from ..nn.edges import Edge
 from ..nn.encoding import reciprocal
 from ..nn.layers import DualLayer, GraphLayer, ReciprocalLayer, SharedLayer
 from ..nn.message import EdgeUpdate, Message, Update
-from ..nn.scale import ScaleEquivariant, ScaleInvariants, unit
+from ..nn.scale import Invariant, ScaleEquivariant, ScaleInvariants, unit
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Channels:
         return self.part(3)
 
 
-class AnalyticInvariant(nn.Module):
+class AnalyticInvariant(Invariant):
     r"""A scale invariant net with a given function in place of its MLP.
 
     \(\rho(\tilde x) = f(\tilde x)\) with \(\tilde x = x / \|x\|\) for scales, and \((f(x) + f(-x)) / 2\) for signs:
@@ -80,13 +82,27 @@ class AnalyticInvariant(nn.Module):
         self.function = function
         self.canonical = canonical
 
-    def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
+    def forward(self, xs: Sequence[Tensor]) -> Tensor:
         """Apply to vectors (..., n_i)."""
         if not self.canonical:
             return self.function(xs)
         xs = [unit(x) for x in xs] if self.group.scales else xs
         y = self.function(xs)
         return (y + self.function([-x for x in xs])) / 2 if self.group.signs else y
+
+    def times(
+        self,
+        gamma: Tensor | None,
+        x: Edge,
+        contexts: Sequence[Tensor] = (),
+        companions: Sequence[Tensor] = (),
+        *,
+        outer: tuple[Tensor, Tensor] | None = None,
+        reduce: int = NONE,
+        residual: bool = False,
+    ) -> Tensor:
+        m = x.dense()
+        return gated(gamma, m, self([m, *companions]), outer, reduce, m if residual else None)
 
 
 class Analytic(nn.Module):
@@ -147,9 +163,9 @@ def set_layer(layer: GraphLayer, c: Channels, sigma: dict[Group, Activation]) ->
 def _set_message(message: Message, c: Channels, what: slice) -> None:
     """The message y[what] * e[0]: Gamma = 1, ScaleInv = 1."""
     first = slice(0, c.count)
-    _assign(message.neighbour, [(first, what)])
-    message.edge.weight.zero_()
-    message.edge.weight[first, 0] = 1
+    _assign(message.rescale.vertex, [(first, what)])
+    message.rescale.edge.weight.zero_()
+    message.rescale.edge.weight[first, 0] = 1
     _set_gamma(message.hidden, [(first, first)])
     _set_constant(message.hidden.invariant[0])
     message.fixed = nn.Identity()  # type: ignore[assignment]

@@ -16,12 +16,10 @@ from ..core.architecture import Architecture, Linear, Skip
 from ..core.groups import Group
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..native import library as kernels
 from ..nn.body import MessagePassing
 from ..nn.encoding import reciprocal
-from ..nn.layers import GraphLayer, Key
+from ..nn.layers import GraphLayer
 from ..nn.spec import Flow, PassingSpec
-from ..nn.symmetry import Symmetry
 from .proof import Channels, set_layer, set_start
 
 
@@ -84,11 +82,9 @@ class Simulation(nn.Module):
     @torch.no_grad()
     def forward(self, networks: Networks) -> Passes:
         """Run the message passing on networks and read the vertex states."""
-        # Analytic nets have no fast path.
-        with kernels.disabled():
-            _, states = self.body(networks, self._all)
-        c, x = self.channels, [states.x[i] for i in range(len(self.architecture.layers))]
-        d = [states.d[i] for i in range(len(x))] if self.body.backward == "dual" else x
+        states = self.body(networks)
+        c, x = self.channels, [states.x(i) for i in range(len(self.architecture.layers))]
+        d = [states.d(i) for i in range(len(x))] if self.body.backward == "dual" else x
         decode = reciprocal if self.body.backward == "reciprocal" else torch.clone
         return Passes(
             tuple(v[..., c.pre].transpose(1, 2) for v in x),
@@ -96,10 +92,6 @@ class Simulation(nn.Module):
             tuple(decode(v[..., c.pre_gradient]).transpose(1, 2) for v in d),
             tuple(decode(v[..., c.post_gradient]).transpose(1, 2) for v in d),
         )
-
-    def _all(self, symmetry: Symmetry) -> set[Key]:
-        found: set[Key] = {("x", i) for i in range(len(symmetry.groups))}
-        return found | {("d", i) for _, i in found} if self.body.backward == "dual" else found
 
 
 def _check(architecture: Architecture) -> None:

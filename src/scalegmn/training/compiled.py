@@ -15,7 +15,6 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core.networks import Networks
-from ..native import library as kernels
 from ..nn.body import MessagePassing
 
 
@@ -63,8 +62,6 @@ class Compiled(nn.Module):
             found: Tensor = functional_call(self.objective, state, (Networks(architecture, parameters), targets))
             return found
 
-        # Kernels of our own cannot be traced.
-        with kernels.disabled():
-            graph = make_fx(loss)(self._tensors(), networks.parameters, targets)
+        graph = make_fx(loss)(self._tensors(), networks.parameters, targets)
         compiled: Callable[[list[Tensor], Tensor, Tensor], Tensor] = torch.compile(graph, backend=self.backend)
         return compiled

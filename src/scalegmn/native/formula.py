@@ -1,0 +1,161 @@
+r"""What the operator of `net.py` computes, in plain torch operations.
+
+On the edges of a block, or on vertices (edges with one source each), with \(m = v \odot E x\),
+
+\[ y = (\Gamma m + a_t b_s) \odot \rho(m), \quad
+   \rho(m) = W \, \mathrm{drop}(\mathrm{silu}(\mathrm{LN}(p + z)) + \mathrm{silu}(\mathrm{LN}(p - z))) + c, \]
+
+where \(z = A m\), or \(A m / \|m\|\) if canonical, and \(p\) is an offset with contexts of both ends. The second term
+is there if signs are removed. Every part but \(\rho\) may be missing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+NONE, TARGET, SOURCE = range(3)
+
+
+class Net(NamedTuple):
+    """The arguments of the operator, in its order, for a block of B networks with T targets and S sources.
+
+    Arguments:
+        x: Vectors (B, T, S, k); with `scalar` they are scalar[b, t, s] x[b, s], and x is (B, S, k).
+        scalar: (B, T, S), without gradient.
+        edge, vertex: The matrix E (m, k), and v: states (B, S, m), or (B, T, m) if `by_target`.
+        gamma: The matrix Gamma (outputs, m); without it the result is rho alone.
+        first, offset: A (hidden, m) and the offset (hidden).
+        target, source: Contexts (B, T, hidden) and (B, S, hidden).
+        weight, bias: Of LayerNorm.
+        more: Added to z (B, T, S, hidden).
+        last, last_bias: W (outputs, hidden) and c (outputs).
+        outer_target, outer_source: a (B, T, outputs) and b (B, S, outputs).
+        seed: Of dropout, a whole number less than 2^31.
+        eps: Of LayerNorm.
+        drop: Probability of dropping a hidden unit.
+        symmetric: Whether rho removes signs.
+        canonical: Whether rho sees m / |m|.
+        by_target: See `vertex`.
+        reduce: NONE, or the end to which y is summed: TARGET (B, T, outputs) or SOURCE (B, S, outputs).
+        residual: Add x to y.
+    """
+
+    x: Tensor
+    scalar: Tensor | None
+    edge: Tensor | None
+    vertex: Tensor | None
+    gamma: Tensor | None
+    first: Tensor
+    offset: Tensor
+    target: Tensor | None
+    source: Tensor | None
+    weight: Tensor
+    bias: Tensor
+    more: Tensor | None
+    last: Tensor
+    last_bias: Tensor
+    outer_target: Tensor | None
+    outer_source: Tensor | None
+    seed: Tensor | None
+    eps: float
+    drop: float
+    symmetric: bool
+    canonical: bool
+    by_target: bool
+    reduce: int
+    residual: bool
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """(B, T, S)."""
+        return tuple(self.x.shape[:3] if self.scalar is None else self.scalar.shape)
+
+
+def formula(n: Net) -> Tensor:
+    """The operator in plain torch operations."""
+    x = n.x if n.scalar is None else n.scalar.unsqueeze(-1) * n.x.unsqueeze(-3)
+    m = x if n.edge is None else F.linear(x, n.edge)
+    if n.vertex is not None:
+        m = m * (n.vertex.unsqueeze(-2) if n.by_target else n.vertex.unsqueeze(-3))
+    outer = None if n.outer_target is None or n.outer_source is None else (n.outer_target, n.outer_source)
+    return gated(n.gamma, m, _rho(n, m), outer, n.reduce, x if n.residual else None)
+
+
+def gated(
+    gamma: Tensor | None,
+    m: Tensor,
+    rho: Tensor,
+    outer: tuple[Tensor, Tensor] | None = None,
+    reduce: int = NONE,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """(Gamma m + a_t b_s) rho, or rho alone; then the residual is added, and sums are taken."""
+    y = rho
+    if gamma is not None:
+        linear = F.linear(m, gamma)
+        if outer is not None:
+            linear = linear + outer[0].unsqueeze(-2) * outer[1].unsqueeze(-3)
+        y = linear * rho
+    if residual is not None:
+        y = y + residual
+    return y if reduce == NONE else y.sum(-2 if reduce == TARGET else -3)
+
+
+def _rho(n: Net, m: Tensor) -> Tensor:
+    # Canonicalisation commutes with linear maps: A (m / |m|) = (A m) / |m|.
+    z = F.linear(m, n.first)
+    if n.canonical:
+        z = z * inverse_norm(m)
+    if n.more is not None:
+        z = z + n.more
+    p = n.offset
+    if n.target is not None:
+        p = p + n.target.unsqueeze(-2)
+    if n.source is not None:
+        p = p + n.source.unsqueeze(-3)
+
+    def silu(x: Tensor) -> Tensor:
+        return F.silu(F.layer_norm(x, n.offset.shape, n.weight, n.bias, n.eps))
+
+    h = silu(p + z) + silu(p - z) if n.symmetric else silu(p + z)
+    if n.seed is not None:
+        h = h * kept(h, n.drop, n.seed)
+    return F.linear(h, n.last, n.last_bias)
+
+
+def inverse_norm(x: Tensor) -> Tensor:
+    r"""\(1 / \|x\|\) over the last dimension, which is kept, and 0 for x = 0.
+
+    There is no epsilon: the vector is divided by its largest entry first, so that no square over- or underflows.
+    """
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    # Subnormal numbers have lost their digits and their inverse may be infinite: they count as 0.
+    zero = largest < torch.finfo(x.dtype).tiny
+    unit = 1 / largest.masked_fill(zero, 1)
+    square = (x * unit).square().sum(-1, keepdim=True)
+    return torch.where(zero, 0, unit * square.masked_fill(zero, 1).rsqrt())
+
+
+def kept(h: Tensor, drop: float, seed: Tensor) -> Tensor:
+    """The mask of dropout, 1 / (1 - drop) or 0, for rows (..., hidden): the numbers of `gate.h`, bit for bit."""
+    rows = torch.arange(h.shape[:-1].numel(), dtype=torch.int32, device=h.device).unsqueeze(1)
+    columns = torch.arange(h.shape[-1], dtype=torch.int32, device=h.device)
+    v = _mix(_mix(rows ^ seed.to(torch.int32)) + columns * _signed(0x9E3779B9))
+    # Signed numbers in the place of unsigned ones: their order is the same with the first bit flipped.
+    keep = (v ^ _signed(2**31)) >= int(drop * (2**32 - 1)) - 2**31
+    return keep.view(h.shape).to(h.dtype) / (1 - drop)
+
+
+def _mix(v: Tensor) -> Tensor:
+    v = (v ^ ((v >> 16) & 0xFFFF)) * _signed(0x85EBCA6B)
+    v = (v ^ ((v >> 13) & 0x7FFFF)) * _signed(0xC2B2AE35)
+    return v ^ ((v >> 16) & 0xFFFF)
+
+
+def _signed(v: int) -> int:
+    """A number of 32 bits as torch has it."""
+    return v - 2**32 if v >= 2**31 else v
