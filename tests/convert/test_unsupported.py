@@ -29,6 +29,7 @@ class Lambda(nn.Module):
         self.conv2 = nn.Conv2d(4, 4, 1)
         self.scale = nn.Parameter(torch.ones(1))
         self.register_buffer("mask", torch.ones(4))
+        self.register_buffer("zeros", torch.tensor([1.0, 0.0, 1.0, 0.0]))
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,37 +43,34 @@ def named_before(m: Lambda, z: Tensor, view: Callable[[Tensor], Tensor]) -> Tens
 
 
 FORWARDS: dict[str, tuple[Callable[[Lambda, Tensor], Tensor], str]] = {
-    "concatenation": (lambda m, x: torch.cat([m.a(x), m.b(x)], 1), "inner .Lambda., cat: the function cat"),
-    "gating": (lambda m, x: m.a(x) * m.b(x).sigmoid(), "a product of two values of the network"),
-    "mask": (lambda m, x: m.a(x) * m.mask, "the fixed tensor inner.mask .4,. as a factor"),
+    "concatenated rows": (lambda m, x: torch.cat([m.a(x), m.b(x)], 0), "a concatenation along anything but channels"),
+    "mask with zeros": (lambda m, x: m.a(x) * m.zeros, "the fixed tensor inner.zeros .4,. as a factor, which has zeros"),
+    "every second": (lambda m, x: m.a(x)[:, ::2], "taking every second channel"),
+    "one channel": (lambda m, x: m.a(x)[:, 1], "taking one channel"),
+    "shared batch norm": (lambda m, x: m.bn(torch.relu(m.bn(x))), "inner.bn.weight is used twice in different ways"),
+    "quotient of values": (lambda m, x: m.a(x) / m.b(x), "div with other = the values of the network"),
     "learned factor": (lambda m, x: m.scale * m.a(x), "the parameter inner.scale .1,. as a factor"),
     "computed parameter": (lambda m, x: F.linear(x, m.a.weight * 2), "mul of the parameter inner.a.weight"),
-    "shared layer": (lambda m, x: m.a(torch.relu(m.a(x))), "inner.a.weight is used twice"),
-    "shared parameter": (lambda m, x: F.linear(m.a(x).tanh(), m.a.weight), "inner.a.weight is used twice"),
     "several slopes": (lambda m, x: m.b(m.prelu(m.a(x))), "PReLU: expected one slope, got 4"),
     "unknown function": (lambda m, x: torch.exp(m.a(x)), "the function exp is not supported"),
     "unknown method": (lambda m, x: m.a(x).cumsum(1), "the method cumsum is not supported"),
-    "batch norm first": (lambda m, x: m.a(m.bn(x)), "inner.bn .BatchNorm1d.: BatchNorm that does not stand directly"),
-    "batch norm later": (lambda m, x: m.b(m.bn(m.a(x).relu())), "BatchNorm that does not stand directly"),
-    "batch norm of two readers": (lambda m, x: (lambda z: m.bn(z) + z)(m.a(x)), "BatchNorm that does not stand"),
     "layer norm of maps": (lambda m, x: m.norm(m.conv(x)), "LayerNorm over maps is not supported"),
     "linear on maps": (lambda m, x: m.a(m.conv(x)), "a linear layer on maps .* .flatten or pool them first."),
     "flattened output": (lambda m, x: m.conv(x).flatten(1), "a flatten at the output"),
     "part of a parameter": (lambda m, x: F.linear(x, m.b.weight[:, :3]), "indexing the parameter inner.b.weight"),
-    "softmax over inputs": (lambda m, x: m.a(x).softmax(0), "softmax over dimension 0 is not supported"),
+    "softmax over inputs": (lambda m, x: m.a(x).softmax(0), "softmax over dimension 0 "),
     "softmax over width": (lambda m, x: m.conv(F.softmax(x, dim=-1)), "softmax over dimension -1 of an input whose"),
     "softmax over maps": (lambda m, x: m.conv2(m.conv(x).softmax(-1)), "softmax over dimension -1 is not supported"),
     "softmax before flatten": (lambda m, x: m.a(x.softmax(1).flatten(1)), "a flatten after a softmax of the input"),
     "view to pairs": (lambda m, x: m.b(m.a(x)).view(-1, 2), r"view of 4 neurons to \(batch, 2\) is not supported"),
     "no transposition": (lambda m, x: x @ m.a.weight.transpose(dim0=0, dim1=0), "transpose of anything but"),
-    "transposition": (lambda m, x: m.a(x.t()), "t of anything but a parameter matrix"),
-    "other flatten": (lambda m, x: m.a(x).flatten(), "a flatten of other dimensions"),
+    "transposition": (lambda m, x: m.a(x.t()), "t of the values of the network"),
+    "other flatten": (lambda m, x: m.a(x).flatten(), "a flatten of the batch"),
     "other view": (lambda m, x: m.a(x).view(-1), "view to anything but"),
     "partial mean": (lambda m, x: m.conv(x).mean(2), "mean over dimensions"),
     "division by zero": (lambda m, x: m.b(m.a(x) / 0), "a division by zero is not supported"),
     "half a power": (lambda m, x: m.a(x) ** 0.5, "the power 0.5 is not supported"),
     "approximate gelu": (lambda m, x: F.gelu(m.a(x), approximate="tanh"), "approximate = 'tanh'"),
-    "indexing": (lambda m, x: m.a(x)[:, :2], "indexing the values"),
     "dilated pooling": (lambda m, x: F.max_pool2d(m.conv(x), 2, dilation=2), "pooling with other options"),
     "ceiling": (lambda m, x: F.avg_pool2d(m.conv(x), 2, ceil_mode=True), "ceil_mode = True"),
     "in place": (lambda m, x: (lambda z: z.relu_() + z)(m.a(x)), "works in place on a tensor that is read again"),
@@ -120,23 +118,16 @@ def no_signature() -> nn.Module:
 
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "unknown module": (lambda: nn.ConvTranspose2d(1, 2, 3), "the module ConvTranspose2d is not supported; supported"),
-    "attention": (lambda: nn.TransformerEncoderLayer(4, 2), "the module TransformerEncoderLayer"),
-    "groups": (lambda: nn.Conv2d(2, 4, 3, groups=2), "groups = 2"),
+    "unknown module": (lambda: nn.LSTM(1, 2), "the module LSTM is not supported; supported"),
+    "positions first": (lambda: nn.TransformerEncoderLayer(4, 2), r"batch_first = False .* \(batch_first=True is\)"),
+    "bare batch norm": (lambda: nn.BatchNorm1d(3, affine=False), "BatchNorm without gains that does not stand"),
+    "cross padding": (lambda: nn.ReflectionPad2d(1), "the module ReflectionPad2d"),
     "circular": (circular, "padding_mode = 'circular'"),
     "even same": (lambda: nn.Conv2d(1, 4, 2, padding="same"), "padding 'same'"),
     "no statistics": (
         lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, track_running_stats=False)),
         "without running statistics",
     ),
-    "no gains": (lambda: nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3, elementwise_affine=False)), "without gains"),
-    "parametrised": (
-        lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 3))),
-        "remove its parametrisation",
-    ),
-    "weight norm": (lambda: nn.utils.weight_norm(nn.Linear(2, 3)), "^0: forward hooks .such as those of weight_norm"),
-    "spectral norm": (lambda: nn.utils.spectral_norm(nn.Linear(2, 3)), "^0: forward hooks"),
-    "pruned": (lambda: prune.l1_unstructured(nn.Linear(2, 3), "weight", 0.5), "^0: forward hooks"),
     "scripted": (lambda: torch.jit.script(nn.Linear(2, 3)), "^0: a scripted module is not supported; give the module"),
     "lazy": (lambda: nn.LazyLinear(4), "^0: expected a weight with values, got a lazy or meta one"),
     "meta": (lambda: nn.Linear(2, 3, device="meta"), "^0: expected a weight with values, got a lazy or meta one"),

@@ -16,6 +16,7 @@ from .chain import Described, Unordered, check_order, infer, match
 from .feedforward import Feedforward, default_layout
 from .fx import check_module, trace
 from .layout import Layout
+from .plain import copied, is_parametrised, materialised, unwrapped_module
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 Packed = tuple[Layout, Tensor, dict[str, Tensor]]
@@ -31,6 +32,7 @@ def pack_modules(modules: Sequence[nn.Module]) -> Packed:
         raise ScaleGMNError(f"modules: expected a list of modules, got one {type(modules).__name__}; put it in a list")
     if not modules:
         raise ScaleGMNError("modules: expected at least one, got none")
+    modules = [materialised(m) for m in modules]
     traced: dict[object, Layout] = {}
     for i, module in enumerate(modules):
         check_module(module)
@@ -75,6 +77,24 @@ def find_layout(
         layers = layout.architecture.layers
         check_order(layout, circular=like is None and layers[0].size == layers[-1].size)
     return layout
+
+
+def plain_states(
+    states: Sequence[Mapping[str, Tensor]], like: nn.Module | Architecture | None
+) -> Sequence[Mapping[str, Tensor]]:
+    """State dicts with weights as they are in the end, where `like` computes them from others."""
+    if not isinstance(like, nn.Module) or not is_parametrised(like):
+        return states
+    found = []
+    for state in states:
+        module = copied(unwrapped_module(like))
+        try:
+            module.load_state_dict(dict(state))
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise ScaleGMNError(f"state dict: does not fit the module ({reason})") from error
+        found.append(materialised(module).state_dict())
+    return found
 
 
 def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: Sequence[str]) -> Packed:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .graph import Builder, UnsupportedError, Value
-from .layout import Source
+from .graph import Builder
+from .layout import Fixed, Source
+from .value import UnsupportedError, Value
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,34 @@ class Constant:
     tensor: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Size:
-    """A shape, or its entry `index`."""
+    """The shape of a value, or one of its entries; `rank` is the number of entries, where unpacking tells it."""
 
+    value: Value
     index: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Length:
+    """A number of positions or networks that only an input will tell."""
+
+    batch: bool = False
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers of all positions, as `torch.arange` makes them from a shape."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a learned or fixed table (positions, channels), as an operand."""
+
+    source: Source | Fixed
+    positions: int
+    size: int
 
 
 @dataclass
@@ -41,9 +65,9 @@ class Call:
     Arguments:
         builder: The growing network.
         operation: What people call the operation.
-        args, kwargs: Its operands: `Value`, `Parameter`, `Constant`, `Size`, or plain Python.
+        args, kwargs: Its operands: `Value`, `Parameter`, `Constant`, `Size` and the like, or plain Python.
         use: Marks a parameter as used.
-        constants: Where fixed numbers that are buffers are noted down, by name.
+        constants: The names of buffers whose numbers are part of the architecture.
     """
 
     builder: Builder
@@ -51,7 +75,7 @@ class Call:
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
     use: Callable[[Source], Source]
-    constants: dict[str, float]
+    constants: set[str]
 
     def get(self, position: int, name: str, default: object = None) -> object:
         """An operand by position or name."""
@@ -76,10 +100,14 @@ class Call:
         if isinstance(operand, int | float) and not isinstance(operand, bool):
             return float(operand)
         if isinstance(operand, Constant) and operand.tensor.numel() == 1:
-            number = float(operand.tensor)
-            self.constants[operand.key] = number
-            return number
+            self.fix(operand)
+            return float(operand.tensor)
         return None
+
+    def fix(self, operand: Constant) -> Fixed:
+        """A fixed tensor as weights, which all networks of a batch must have in common."""
+        self.constants.add(operand.key)
+        return Fixed(tuple(operand.tensor.flatten().tolist()))
 
     def parameter(self, position: int, name: str) -> Parameter | None:
         """An operand that must be a learned tensor, or None where it is omitted."""
@@ -89,7 +117,7 @@ class Call:
         raise UnsupportedError(f"{self.operation} with a {name} that is not a parameter of the module")
 
     def learned(self, parameter: Parameter | None) -> Source | None:
-        """The source of a parameter, which may be used only once."""
+        """The source of a parameter."""
         return None if parameter is None else self.use(parameter.source)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, fx, nn
@@ -11,30 +13,36 @@ from torch.nn.parameter import is_lazy
 
 from ..core.architecture import Architecture
 from ..errors import ScaleGMNError
-from .call import Call, Constant, Parameter
+from .call import Call, Constant, Parameter, Size
 from .feedforward import Feedforward, default_layout
 from .function_calls import call_function, call_method
-from .graph import Builder, UnsupportedError, Value
+from .graph import Builder
 from .in_place import Tracer, asks_shape, check_in_place
 from .layout import Fold, Layout, Source
 from .module_calls import call_module
+from .plain import materialised
+from .value import UnknownSizeError, UnsupportedError, Value
 
 SUPPORTED = (
-    "Linear, Conv1d/2d, elementwise activations, softmax, additions, factors and offsets, average and max pooling, "
-    "flatten, dropout, BatchNorm after a layer, LayerNorm over neurons"
+    "linear layers, convolutions, activations, additions, products, concatenation, pooling, padding, normalisations, "
+    "embeddings and self-attention (docs/networks.md)"
 )
+
+
+# The most input neurons that are tried where no layer tells their number in time.
+_LARGEST_GUESS = 256
 
 
 class Interpreter:
     """Walks a traced graph and feeds its operations to a `Builder`."""
 
-    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
+    def __init__(self, root: nn.Module, graph: fx.Graph, input_size: int | None = None) -> None:
         self.root = root
         self.graph = graph
-        self.builder = Builder()
+        self.builder = Builder(input_size)
         self.state = root.state_dict(keep_vars=True)
         self.used: dict[int, str] = {}
-        self.constants: dict[str, float] = {}
+        self.constants: set[str] = set()
         self.found: dict[fx.Node, object] = {}
 
     def run(self) -> tuple[Architecture, tuple[Source | Fold, ...]]:
@@ -44,24 +52,23 @@ class Interpreter:
                 if node.op == "output":
                     return self._finish(node)
                 found = self._visit(node)
+            except UnknownSizeError:
+                raise
             except UnsupportedError as error:
                 raise ScaleGMNError(f"{self._where(node)}: {error}; supported are {SUPPORTED}") from None
             except ScaleGMNError as error:
                 raise ScaleGMNError(f"{self._where(node)}: {error}") from None
-            if isinstance(found, Value) and sum(not asks_shape(user) for user in node.users) > 1:
+            if isinstance(found, Size) and found.index is None:
+                found = replace(found, rank=_unpacked(node))
+            if isinstance(found, Value) and _readers(node) > 1:
                 found = self.builder.closed(found)
             self.found[node] = found
         raise AssertionError("a traced graph has an output")
 
     def use(self, source: Source) -> Source:
-        """Remember that a parameter is used; one that is used twice has no place of its own."""
-        tensor = self.state[source.key]
-        if id(tensor) in self.used:
-            raise ScaleGMNError(
-                f"{source.key} is used twice (weight sharing), which is not supported; give each layer its own"
-            )
-        self.used[id(tensor)] = source.key
-        return source
+        """Remember that a parameter is used; under its first name, if it has several."""
+        key = self.used.setdefault(id(self.state[source.key]), source.key)
+        return replace(source, key=key)
 
     def _finish(self, node: fx.Node) -> tuple[Architecture, tuple[Source | Fold, ...]]:
         value = self._operand(node.args[0])
@@ -94,6 +101,8 @@ class Interpreter:
             return self.found[a]
         if isinstance(a, tuple | list):
             return tuple(self._operand(i) for i in a)
+        if isinstance(a, slice):
+            return slice(*(self._operand(i) for i in (a.start, a.stop, a.step)))
         return a
 
     def _attribute(self, target: str) -> Parameter | Constant:
@@ -102,6 +111,8 @@ class Interpreter:
             found = getattr(found, name)
         assert isinstance(found, Tensor)
         if isinstance(found, nn.Parameter) and target in self.state:
+            if not found.requires_grad and not found.dtype.is_floating_point:
+                return Constant(target, found)
             return Parameter(Source(target), tuple(found.shape))
         if found.requires_grad:
             raise ScaleGMNError("a tensor computed from parameters is not supported; use the parameters themselves")
@@ -131,12 +142,12 @@ def trace(module: nn.Module) -> tuple[Architecture, Layout]:
     """
     if isinstance(module, Feedforward):
         return module.architecture, default_layout(module.architecture)
+    module = materialised(module)
     check_module(module)
     template = _copied(module)
     # The copy is what is traced: torch.fx leaves attributes on its root, and modes differ in training.
     root = copy.deepcopy(template).eval()
-    interpreter = Interpreter(root, _graph(root))
-    architecture, entries = interpreter.run()
+    interpreter, (architecture, entries) = _interpreted(root, _graph(root))
     state = template.state_dict()
     used = set(interpreter.used.values())
     by_tensor = {id(t): k for k, t in interpreter.state.items() if k in used}
@@ -146,10 +157,43 @@ def trace(module: nn.Module) -> tuple[Architecture, Layout]:
         entries,
         tuple((k, tuple(t.shape)) for k, t in state.items()),
         aliases,
-        tuple((k, v) for k, v in interpreter.constants.items() if k in state),
+        tuple((k, tuple(t.flatten().tolist())) for k, t in state.items() if k in interpreter.constants),
         template,
     )
     return architecture, layout
+
+
+def _interpreted(
+    root: nn.Module, graph: fx.Graph
+) -> tuple[Interpreter, tuple[Architecture, tuple[Source | Fold, ...]]]:
+    """Run the interpreter; where the number of inputs is needed before a layer tells it, try the likely ones."""
+    try:
+        interpreter = Interpreter(root, graph)
+        return interpreter, interpreter.run()
+    except UnknownSizeError as error:
+        for size in range(1, _LARGEST_GUESS + 1):
+            interpreter = Interpreter(root, graph, size)
+            try:
+                return interpreter, interpreter.run()
+            except ScaleGMNError:
+                continue
+        raise ScaleGMNError(f"forward ({type(root).__name__}): {error}; supported are {SUPPORTED}") from None
+
+
+def _unpacked(node: fx.Node) -> int | None:
+    """The number of entries into which a shape is unpacked."""
+    indices = [user.args[1] for user in node.users if user.target is operator.getitem]
+    whole = [i for i in indices if isinstance(i, int)]
+    return len(set(whole)) if len(set(whole)) > 2 and set(whole) == set(range(len(set(whole)))) else None
+
+
+def _readers(node: fx.Node) -> int:
+    """How many operations read the values of a node; one that reads them twice counts twice."""
+    return sum(
+        sum(a is node for a in (*user.args, *user.kwargs.values())) if user.op == "call_module" else 1
+        for user in node.users
+        if not asks_shape(user)
+    )
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -198,6 +242,5 @@ def check_module(module: object) -> None:
                 raise ScaleGMNError(f"{where}: expected a {name} with values, got a lazy or meta one; initialise it")
         if m._forward_hooks or m._forward_pre_hooks:
             raise ScaleGMNError(
-                f"{where}: forward hooks (such as those of weight_norm, spectral_norm or prune) are not supported; "
-                "remove them first"
+                f"{where}: forward hooks are not supported; remove them first"
             )

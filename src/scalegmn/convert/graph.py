@@ -1,96 +1,48 @@
-"""Growing an architecture one operation at a time.
-
-A traced module is a sequence of operations on symbolic values. A value is an affine function of a neuron layer's maps:
-`factor * pooled(layer) + offset`. A layer is *open* as long as its activation is still to come; operations that need
-finished neurons close it, with the identity where nothing else came.
-"""
+"""Growing an architecture one operation at a time (see `value` for what it works on)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ..core.activations import Activation
-from ..core.architecture import Architecture, Connection, Conv, Layer, Linear, Map, Normalise, Pool, Skip
-from ..errors import ScaleGMNError
-from .layout import Fold, Source
+from ..core.architecture import (
+    Architecture,
+    Attention,
+    Conv,
+    Linear,
+    Map,
+    Normalise,
+    Pool,
+    Product,
+    Scale,
+    Skip,
+    Table,
+)
+from .assemble import ancestors, assemble
+from .layout import Fixed, Fold, Source
+from .value import IDENTITY, Axes, Node, Term, UnknownSizeError, UnsupportedError, Value, Weight, space
 
-IDENTITY = Activation("identity")
 _PERIODIC = ("sine", "cos")
 
 
-@dataclass(frozen=True, eq=False)
-class Term:
-    """A connection that is not yet in an architecture."""
-
-    source: Node
-    map: Map
-    pools: tuple[Pool, ...] = ()
-    gain: float = 1.0
-    weight: Source | Fold | None = None
-
-
-@dataclass(eq=False)
-class Node:
-    """A layer under construction. Size and spatial dimensions are None where they are those of the input."""
-
-    size: int | None
-    dims: int | None
-    terms: list[Term] = field(default_factory=list)
-    bias: Source | Fold | None = None
-    activation: Activation = IDENTITY
-    slope: Source | None = None
-    offset: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A symbolic tensor.
-
-    Arguments:
-        node: The layer it comes from.
-        dims: Its spatial dimensions, after pooling.
-        open: Whether the layer's activation is still to come.
-        pools: Pooling of the layer's maps.
-        flat: Whether its maps have been flattened.
-        factor, offset: Of the affine function.
-    """
-
-    node: Node
-    dims: int | None
-    open: bool = False
-    pools: tuple[Pool, ...] = ()
-    flat: bool = False
-    factor: float = 1.0
-    offset: float = 0.0
-
-    @property
-    def plain(self) -> bool:
-        """Whether factor and offset do nothing."""
-        return self.factor == 1 and self.offset == 0
-
-
-class UnsupportedError(Exception):
-    """An operation that has no place in an architecture; the tracer adds where it stands.
-
-    Arguments:
-        what: The operation.
-        instead: What is supported in its place.
-    """
-
-    def __init__(self, what: str, instead: str = "") -> None:
-        super().__init__(f"{what} is not supported" + (f" ({instead})" if instead else ""))
-
-
 class Builder:
-    """A growing network."""
+    """A growing network.
 
-    def __init__(self) -> None:
+    Arguments:
+        input_size: Number of input neurons, where it is known beforehand.
+    """
+
+    def __init__(self, input_size: int | None = None) -> None:
         self.input = Node(None, None)
         self.nodes = [self.input]
-        self.input_size: int | None = None
+        self.input_size = input_size
         self.input_dims: int | None = None
+        # Whether the input has its channels last; None while nothing tells.
+        self.input_last: bool | None = None
+        self.input_axes: Axes | None = None
+        self.constant: Node | None = None
 
     # -- operations --------------------------------------------------------------------------------------------
 
@@ -98,30 +50,35 @@ class Builder:
         """The network's input."""
         return Value(self.input, None)
 
-    def linear(self, value: Value, inputs: int, outputs: int, weight: Source, bias: Source | None) -> Value:
-        """A linear layer; after a flatten, its positions lie on the edges."""
-        dims = self.dims(value)
-        if not value.flat and dims:
-            raise UnsupportedError(
-                f"a linear layer on maps with {dims} spatial dimension(s)", "flatten or pool them first"
-            )
-        if value.flat and self.size(value) is not None and dims != 0:
-            channels = self.size(value)
-            assert channels is not None
-            if inputs % channels:
-                raise UnsupportedError(f"a linear layer of {inputs} inputs after a flatten of {channels} channels")
-            positions = _positions(inputs // channels, dims or 1, value.pools)
-        elif value.flat and value.pools:
+    def linear(self, value: Value, inputs: int, outputs: int, weight: Weight, bias: Source | None) -> Value:
+        """A linear layer, at every position; after a flatten, its positions lie on the edges."""
+        positions = self._flattened(value, inputs) if value.flat else ()
+        if not value.flat:
+            dims = self.dims(value)
+            if dims and self.axes(value)[-1] != "c":
+                raise UnsupportedError(
+                    f"a linear layer on maps with {dims} spatial dimension(s)", "flatten or pool them first"
+                )
+            self.last(value)
+            self.meet_size(value, inputs)
+        found = self._dense(value, outputs, 0 if value.flat else value.dims, Linear(positions), weight, bias)
+        return found if value.flat else replace(found, axes=value.axes)
+
+    def _flattened(self, value: Value, inputs: int) -> tuple[int, ...]:
+        size, dims = self.size(value), self.dims(value)
+        if size is not None and dims != 0 and (dims is not None or size != inputs):
+            if inputs % size:
+                raise UnsupportedError(f"a linear layer of {inputs} inputs after a flatten of {size} channels")
+            return _positions(inputs // size, dims or 1, value.pools)
+        if value.pools:
             if math.prod(value.pools[-1].size) != 1:
                 raise UnsupportedError("a flatten of pooled inputs whose channels no convolution tells")
             self.meet(value, inputs, len(value.pools[-1].size))
-            positions = ()
         else:
             self.meet(value, inputs, 0)
-            positions = ()
-        return self._dense(value, outputs, 0, Linear(positions), weight, bias)
+        return ()
 
-    def conv(self, value: Value, inputs: int, outputs: int, conv: Conv, weight: Source, bias: Source | None) -> Value:
+    def conv(self, value: Value, inputs: int, outputs: int, conv: Conv, weight: Weight, bias: Source | None) -> Value:
         """A convolution."""
         dims = len(conv.kernel)
         if value.flat:
@@ -129,29 +86,93 @@ class Builder:
         self.meet(value, inputs, dims)
         return self._dense(value, outputs, dims, conv, weight, bias)
 
-    def normalise(self, value: Value, size: int, eps: float, weight: Source, bias: Source | None) -> Value:
-        """LayerNorm over the neurons."""
-        if value.flat or self.dims(value):
-            raise UnsupportedError("LayerNorm over maps", "it is over the neurons of a linear layer")
-        self.meet(value, size, 0)
-        value = self.settled(value)
-        term = Term(value.node, Normalise(eps), value.pools, weight=weight)
-        return self.add_node(Node(size, 0, [term], bias))
+    def normalise(self, value: Value, size: int, norm: Normalise, weight: Source | None, bias: Source | None) -> Value:
+        """A normalisation: over the neurons, which are the last axis, or over groups of channels."""
+        if value.flat:
+            raise UnsupportedError("a normalisation after a flatten")
+        if norm.kind == "group":
+            self.first(value)
+        elif self.dims(value) and self.axes(value)[-1] != "c":
+            raise UnsupportedError("LayerNorm over maps", "it is over the neurons, which must be the last axis")
+        else:
+            self.last(value)
+        self.meet_size(value, size)
+        value = self.whole(self.settled(value))
+        term = Term(value.node, replace(norm, learned=weight is not None), value.pools, weight=weight)
+        return replace(self.add_node(Node(size, value.dims, [term], bias)), axes=value.axes)
 
-    def fold(self, value: Value, size: int, make: Callable[[Source, str | None], Fold]) -> Value:
-        """BatchNorm directly after a linear layer or a convolution."""
+    def fold(self, value: Value, size: int, make: Callable[[Source | None, str | None], Fold]) -> Value:
+        """BatchNorm: folded into the linear layer or convolution before it, or a layer of its own."""
         node = value.node
-        bare = value.open and value.plain and not value.flat and len(node.terms) == 1
+        self.first(value)
+        self.meet_size(value, size)
+        bare = value.open and value.plain and not value.flat and len(node.terms) == 1 and value.part is None
         term = node.terms[0] if bare else None
-        if term is None or not isinstance(term.weight, Source) or isinstance(term.map, Normalise):
-            raise UnsupportedError("BatchNorm that does not stand directly after a linear layer or a convolution")
-        if node.size != size:
-            raise UnsupportedError(f"BatchNorm of {size} features after a layer of {node.size} neurons")
-        assert not isinstance(node.bias, Fold)
-        entry = make(term.weight, None if node.bias is None else node.bias.key)
-        node.terms = [replace(term, weight=entry)]
-        node.bias = entry
-        return value
+        if term is not None and isinstance(term.weight, Source) and isinstance(term.map, Linear | Conv):
+            assert not isinstance(node.bias, Fold)
+            entry = make(term.weight, None if node.bias is None else node.bias.key)
+            node.terms = [replace(term, weight=entry)]
+            node.bias = entry
+            return value
+        entry = make(None, None)
+        if entry.gain is None:
+            raise UnsupportedError("BatchNorm without gains that does not stand directly after a layer")
+        found = self.scale(value, entry, size)
+        found.node.bias = entry
+        return found
+
+    def scale(self, value: Value, weight: Weight, size: int) -> Value:
+        """One factor per neuron."""
+        if value.flat and self.dims(value):
+            raise UnsupportedError("factors after a flatten")
+        self.meet_size(value, size)
+        value = self.whole(self.settled(value) if value.offset else value)
+        term = Term(value.node, Scale(), value.pools, value.factor, weight)
+        return replace(self.add_node(Node(size, value.dims, [term])), axes=value.axes)
+
+    def table(self, value: Value, weight: Weight, map_: Table) -> Value:
+        """Add a number per neuron and position, or per neuron."""
+        if map_.positions and value.dims is None and self.input_dims is None:
+            self.input_dims = len(map_.positions)
+        offset = value.offset
+        terms, bias = self._terms(replace(value, offset=0.0))
+        size = self.known_size(value)
+        node = Node(size, value.dims, [*terms, Term(self.one(), map_, weight=weight)], bias)
+        return replace(self.add_node(node), offset=offset, axes=value.axes)
+
+    def concatenate(self, values: Sequence[Value]) -> Value:
+        """Channels of several values side by side."""
+        dims = {self.dims(v) for v in values if not (v.flat and self.dims(v) == 0)}
+        if len(dims - {None}) > 1 or any(v.flat and self.dims(v) for v in values):
+            raise UnsupportedError("a concatenation of values with different spatial dimensions")
+        terms, start = [], 0
+        for value in values:
+            value = self.settled(value) if value.offset else value
+            size = self.known_size(value)
+            terms.append(self._skip(value, start, size))
+            start += size
+        first = next((v for v in values if v.dims is not None), values[0])
+        return replace(self.add_node(Node(start, first.dims, terms)), axes=first.axes)
+
+    def product(self, values: Sequence[Value]) -> Value:
+        """The product of values, neuron by neuron; one neuron, or a value without positions, counts for all."""
+        sizes = [self.known_size(v) for v in values]
+        size = max(sizes)
+        if set(sizes) - {1, size} or any(v.flat and self.dims(v) for v in values):
+            raise UnsupportedError(f"a product of {sizes[0]} and {sizes[1]} neurons")
+        values = [self.settled(v) if v.offset else v for v in values]
+        largest = max(values, key=lambda v: (self.known_size(v) == size, self.dims(v) or 0))
+        terms = [self._skip(v) for v in values]
+        node = Node(size, largest.dims, terms, combine=Product())
+        return replace(self.add_node(node), axes=largest.axes)
+
+    def attention(self, values: Sequence[Value], attention: Attention) -> Value:
+        """Queries, keys and values to what each position attends to."""
+        query, key, value = ((self.settled(v) if v.offset else v) for v in values)
+        if self.known_size(query) != self.known_size(key):
+            raise UnsupportedError("attention whose queries and keys differ in size")
+        terms = [self._skip(v) for v in (query, key, value)]
+        return self.add_node(Node(self.known_size(value), query.dims, terms, combine=attention))
 
     def activate(self, value: Value, activation: Activation, slope: Source | None = None) -> Value:
         """Apply an activation; a factor before a sine becomes its frequency."""
@@ -178,9 +199,9 @@ class Builder:
         offset = a.offset + b.offset
         terms, bias = self._terms(replace(a, offset=0.0))
         more, second = self._terms(replace(b, offset=0.0), biased=bias is None)
-        size, dims = (self.size(a), self.dims(a)) if a.node.size is not None else (self.size(b), self.dims(b))
-        value = self.add_node(Node(size, dims, [*terms, *more], bias or second))
-        return replace(value, offset=offset, flat=a.flat)
+        shape = a if a.node.size is not None and (a.dims is not None or b.dims is None) else b
+        value = self.add_node(Node(self.size(shape), shape.dims, [*terms, *more], bias or second))
+        return replace(value, offset=offset, flat=a.flat, axes=shape.axes)
 
     def shift(self, value: Value, bias: Source, size: int) -> Value:
         """Add a learned vector: the bias of a layer."""
@@ -198,56 +219,125 @@ class Builder:
             raise UnsupportedError("pooling of a value without spatial dimensions")
         if value.dims is None and self.input_dims is None:
             self.input_dims = len(pool.size)
+        axes = value.axes if value.axes is not None or value.dims is not None else self.axes(value)
         value = self.settled(value)
-        return replace(value, pools=(*value.pools, pool), dims=value.dims if dims is None else dims)
+        after = value.dims if dims is None else dims
+        if pool.removes_space or dims == 0:
+            axes, after = None, 0
+        elif axes is not None and after is not None and len(axes) != 2 + after:
+            axes = tuple(a for a in axes if not a.startswith("s") or int(a[1:]) < after)
+        return replace(value, pools=(*value.pools, pool), dims=after, axes=axes)
 
     def flatten(self, value: Value) -> Value:
         """Put the positions of maps beside their channels."""
         if self.dims(value) == 0:
             return value
+        if self.dims(value) is not None and self.axes(value)[1] != "c":
+            raise UnsupportedError("a flatten of values whose channels come last")
         if self.dims(value) is None and any(n.activation.across_neurons for n in self.nodes):
             raise UnsupportedError("a flatten after a softmax of the input", "its channels are not known")
         last = value.pools[-1] if value.pools else None
         if last is not None and set(last.size) == {1} and last.kind == "adaptive_avg" and value.node is not self.input:
-            return replace(value, pools=(*value.pools[:-1], Pool("global_avg")), dims=0)
+            return replace(value, pools=(*value.pools[:-1], Pool("global_avg")), dims=0, axes=None)
         return replace(value, flat=True)
 
     def finish(self, value: Value) -> tuple[Architecture, tuple[Source | Fold, ...]]:
         """Close the network with its output."""
         if value.flat and self.dims(value):
             raise UnsupportedError("a flatten at the output", "return the maps themselves")
-        if value.open:
+        if value.split:
+            raise UnsupportedError("an output whose channels are split")
+        if value.open and value.part is None:
             # What is added after the identity can stay where it is.
             value = replace(self.opened(replace(value, offset=0.0)), offset=value.offset)
         node = value.node
         exposed = value.pools or node is self.input or any(t.source is node for n in self.nodes for t in n.terms)
-        if exposed or value.factor != 1:
+        if exposed or value.factor != 1 or value.part is not None:
             node = self.settled(value, force=True).node
         else:
             node.offset += value.offset
-        self.nodes = _ancestors(self.nodes, node)
-        return _assemble(self.nodes, self.input_size)
+        return assemble(ancestors(self.nodes, node), self.input_size)
 
     # -- values ------------------------------------------------------------------------------------------------
 
     def size(self, value: Value) -> int | None:
         """Neurons of a value, None where the input's size is not known yet."""
+        if value.part is not None:
+            return value.part[1]
         return self.input_size if value.node.size is None else value.node.size
+
+    def known_size(self, value: Value) -> int:
+        """Neurons of a value."""
+        size = self.size(value)
+        if size is None:
+            raise UnknownSizeError
+        return size
 
     def dims(self, value: Value) -> int | None:
         """Spatial dimensions of a value, None where those of the input are not known yet."""
         return self.input_dims if value.dims is None else value.dims
 
-    def meet(self, value: Value, size: int, dims: int) -> None:
-        """Learn, or check, what a layer says about its input."""
-        if value.node.size is None and self.input_size is None:
+    def axes(self, value: Value, rank: int | None = None) -> Axes:
+        """The order of a value's axes; `rank` is their number, where the operation tells it."""
+        if value.axes is not None:
+            return value.axes
+        if value.dims is None and self.input_dims is None and rank is not None:
+            self.input_dims = rank - 2
+        dims = self.dims(value)
+        if dims is None:
+            raise UnsupportedError("an operation on axes of an input whose dimensions are not known yet")
+        if value.dims is None and self.input_axes is not None and dims:
+            return self.input_axes
+        if value.dims is None and self.input_last and dims:
+            return ("b", *space(dims), "c")
+        return ("b", "c", *space(dims))
+
+    def last(self, value: Value) -> None:
+        """Learn, or check, that the channels of a value are its last axis."""
+        if value.axes is None and value.dims is None and self.input_axes is None:
+            if self.input_last is False and self.input_dims is None:
+                self.input_dims = 0  # first and last at once
+            if self.input_last is False and self.input_dims:
+                raise UnsupportedError("an input whose channels are first for one layer and last for another")
+            self.input_last = True
+        elif self.axes(value)[-1] != "c":
+            raise UnsupportedError("an operation on the last axis of maps whose channels come first")
+
+    def first(self, value: Value) -> None:
+        """Learn, or check, that the channels of a value are the axis after the batch."""
+        if value.axes is None and value.dims is None:
+            if self.input_last and self.input_dims is None:
+                self.input_dims = 0
+            if self.input_last and self.input_dims:
+                raise UnsupportedError("an operation on channels that come last", "transpose them first")
+            if self.input_last is None:
+                self.input_last = False
+        elif self.axes(value)[1] != "c":
+            raise UnsupportedError("an operation on channels that come last", "transpose them first")
+
+    def meet_size(self, value: Value, size: int) -> None:
+        """Learn, or check, the number of neurons."""
+        if value.node.size is None and self.input_size is None and value.part is None:
             self.input_size = size
-        if value.dims is None and self.input_dims is None:
-            self.input_dims = dims
         if self.size(value) != size:
             raise UnsupportedError(f"a layer of {size} inputs on {self.size(value)} neurons")
+
+    def meet(self, value: Value, size: int, dims: int) -> None:
+        """Learn, or check, what a layer says about its input."""
+        self.meet_size(value, size)
+        if value.dims is None and self.input_dims is None:
+            self.input_dims = dims
         if self.dims(value) != dims:
             raise UnsupportedError(f"a layer for {dims} spatial dimension(s) on maps of {self.dims(value)}")
+        if dims:
+            self.first(value)
+
+    def one(self) -> Node:
+        """The layer of one neuron that always says 1."""
+        if self.constant is None:
+            self.constant = Node(1, 0, offset=1.0)
+            self.nodes.insert(1, self.constant)
+        return self.constant
 
     def closed(self, value: Value) -> Value:
         """The same value as that of a finished layer."""
@@ -257,38 +347,58 @@ class Builder:
         """The same value as that of a finished layer, without factor and offset (and pools, if forced)."""
         if value.plain and not force:
             return self.closed(value)
-        node = Node(value.node.size, value.dims, [self._skip(value)], offset=value.offset)
-        return replace(self.add_node(node), open=False, flat=value.flat)
+        node = Node(self._node_size(value), value.dims, [self._skip(value)], offset=value.offset)
+        return replace(self.add_node(node), open=False, flat=value.flat, axes=value.axes, split=value.split)
+
+    def whole(self, value: Value) -> Value:
+        """The same value as all channels of a layer."""
+        return value if value.part is None else self.settled(value, force=True)
 
     def opened(self, value: Value) -> Value:
         """The same value as that of an open layer without pools, factor or offset."""
-        if value.open and value.plain:
+        if value.open and value.plain and value.part is None:
             return value
-        if value.open and value.offset == 0 and value.node.bias is None:
-            value.node.terms = [replace(t, gain=t.gain * value.factor) for t in value.node.terms]
-            return replace(value, factor=1.0)
+        if value.open and value.offset == 0 and value.node.bias is None and value.part is None:
+            if isinstance(value.node.combine, Product):
+                value.node.terms[0] = replace(value.node.terms[0], gain=value.node.terms[0].gain * value.factor)
+                return replace(value, factor=1.0)
+            if not isinstance(value.node.combine, Attention):
+                value.node.terms = [replace(t, gain=t.gain * value.factor) for t in value.node.terms]
+                return replace(value, factor=1.0)
         value = self.settled(value) if value.offset else value
-        return replace(self.add_node(Node(value.node.size, value.dims, [self._skip(value)])), flat=value.flat)
+        found = self.add_node(Node(self._node_size(value), value.dims, [self._skip(value)]))
+        return replace(found, flat=value.flat, axes=value.axes, split=value.split)
 
     def add_node(self, node: Node) -> Value:
         """Put an open layer after all others."""
         self.nodes.append(node)
         return Value(node, node.dims, open=True)
 
-    def _skip(self, value: Value) -> Term:
-        return Term(value.node, Skip(), value.pools, value.factor)
+    def _node_size(self, value: Value) -> int | None:
+        return value.node.size if value.part is None else value.part[1]
+
+    def _skip(self, value: Value, write: int = 0, size: int = 0) -> Term:
+        read, size = value.part if value.part is not None else (0, size)
+        return Term(value.node, Skip(read, write, size), value.pools, value.factor)
 
     def _terms(self, value: Value, *, biased: bool = True) -> tuple[list[Term], Source | Fold | None]:
         """What a value adds to a layer; an open layer dissolves into its terms if it may bring its bias."""
         node = value.node
-        if value.open and (node.bias is None or (biased and value.factor == 1)):
+        sums = not isinstance(node.combine, Product | Attention)
+        if value.open and sums and value.part is None and (node.bias is None or (biased and value.factor == 1)):
             self.nodes.remove(node)
             return [replace(t, gain=t.gain * value.factor) for t in node.terms], node.bias
         return [self._skip(value)], None
 
-    def _dense(self, value: Value, size: int, dims: int, map_: Map, weight: Source, bias: Source | None) -> Value:
+    def _dense(
+        self, value: Value, size: int, dims: int | None, map_: Map, weight: Weight, bias: Source | None
+    ) -> Value:
         if value.offset:
             value = self.settled(value)
+        if value.part is not None and not value.flat:
+            value = self.whole(value)
+        if value.part is not None:
+            raise UnsupportedError("a layer on some of the channels after a flatten")
         term = Term(value.node, map_, value.pools, value.factor, weight)
         return self.add_node(Node(size, dims, [term], bias))
 
@@ -301,32 +411,4 @@ def _positions(count: int, dims: int, pools: tuple[Pool, ...]) -> tuple[int, ...
     return (side, side) if dims == 2 and side * side == count else (count,)
 
 
-def _ancestors(nodes: list[Node], last: Node) -> list[Node]:
-    """The layers that the last one sees, in order."""
-    found = {id(last)}
-    for node in reversed(nodes):
-        if id(node) in found:
-            found.update(id(t.source) for t in node.terms)
-    return [n for n in nodes if id(n) in found]
-
-
-def _assemble(nodes: list[Node], input_size: int | None) -> tuple[Architecture, tuple[Source | Fold, ...]]:
-    if input_size is None:
-        raise ScaleGMNError("module: expected at least one linear layer or convolution, found none")
-    index = {id(n): i for i, n in enumerate(nodes)}
-    layers, connections = [], []
-    weights: list[Source | Fold | None] = []
-    for i, n in enumerate(nodes):
-        layers.append(Layer(n.size or input_size, n.activation, n.bias is not None, n.offset))
-        for t in n.terms:
-            connections.append(Connection(index[id(t.source)], i, t.map, t.pools, t.gain))
-            weights.append(t.weight)
-    architecture = Architecture(tuple(layers), tuple(connections))
-    owners: dict[str, Sequence[Source | Fold | None]]
-    owners = {"weight": weights, "bias": [n.bias for n in nodes], "slope": [n.slope for n in nodes]}
-    entries: list[Source | Fold] = []
-    for s in architecture.segments:
-        entry = owners[s.kind][s.index]
-        assert entry is not None
-        entries.append(entry)
-    return architecture, tuple(entries)
+__all__ = ["Builder", "Fixed", "UnsupportedError", "Value"]

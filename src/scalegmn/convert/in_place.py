@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +42,21 @@ class _Proxy(fx.Proxy):
 
 class Tracer(fx.Tracer):
     """A tracer that records `z += y` as an operation in place; torch's own takes it for `z = z + y`."""
+
+    # Buffers are operands like parameters, so that a mask may be cut to the length of the input.
+    proxy_buffer_attributes = True
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """What is asserted about symbolic values, such as their shape, is taken as true."""
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(("torch.", __name__)):
+            frame = frame.f_back
+        if frame is not None:
+            after = [i.opname for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti]
+            if "LOAD_ASSERTION_ERROR" in after[:2]:
+                return True
+        found: bool = super().to_bool(obj)
+        return found
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """What stands for the value of a node."""

@@ -28,39 +28,56 @@ class Source:
 
     Arguments:
         key: Its name.
-        transposed: Whether it is a matrix that multiplies from the right, as in x @ W.
+        transposed: Whether its last two dimensions change places, as those of a matrix in x @ W.
+        groups: Of a transposed convolution, whose weights have the sources first; 0 otherwise.
     """
 
     key: str
     transposed: bool = False
+    groups: int = 0
 
     def read(self, state: State) -> Tensor:
         """The tensor (B, ...) with the target's neurons first."""
-        return state[self.key].mT if self.transposed else state[self.key]
+        tensor = state[self.key]
+        if self.groups:
+            swapped: Tensor = tensor.unflatten(1, (self.groups, -1)).transpose(2, 3)
+            return swapped.flatten(1, 2)
+        return tensor.mT if self.transposed else tensor
 
     def write(self, value: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The tensor (B, *shape) under the original name."""
+        batch = value.shape[0]
+        if self.groups:
+            grouped = value.reshape(batch, self.groups, shape[1], shape[0] // self.groups, *shape[2:])
+            return grouped.transpose(2, 3).reshape(batch, *shape).contiguous()
         if self.transposed:
-            return value.reshape(value.shape[0], shape[1], shape[0]).mT.contiguous()
-        return value.reshape(value.shape[0], *shape)
+            return value.reshape(batch, *shape[:-2], shape[-1], shape[-2]).mT.contiguous()
+        return value.reshape(batch, *shape)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Weights that are fixed numbers of the architecture and no parameters."""
+
+    values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Fold:
-    r"""A BatchNorm in evaluation mode, folded into the layer before it.
+    r"""A BatchNorm in evaluation mode, folded into the layer before it, or a layer of its own.
 
     With s = gain / sqrt(variance + eps) the layer has weights s W and biases s (b - mean) + shift
-    (Ioffe and Szegedy, ICML 2015).
+    (Ioffe and Szegedy, ICML 2015). Without a layer before it the weights are s, one per neuron.
 
     Arguments:
-        weight: The layer's weights.
+        weight: The layer's weights, if there is one.
         bias: The layer's biases, if it has them.
         gain, shift: The BatchNorm's, if it has them.
         mean, variance: Its running statistics.
         eps: Its epsilon.
     """
 
-    weight: Source
+    weight: Source | None
     bias: str | None
     gain: str | None
     shift: str | None
@@ -71,12 +88,12 @@ class Fold:
     @property
     def keys(self) -> tuple[str, ...]:
         """The entries of the state dict that it uses."""
-        found = (self.weight.key, self.bias, self.gain, self.shift, self.mean, self.variance)
+        weight = None if self.weight is None else self.weight.key
+        found = (weight, self.bias, self.gain, self.shift, self.mean, self.variance)
         return tuple(k for k in found if k is not None)
 
     def read(self, state: State) -> tuple[Tensor, Tensor]:
         """The folded weights (B, n, ...) and biases (B, n)."""
-        weight = self.weight.read(state)
         # The fold is made in double precision, so that it costs no more than one rounding.
         mean, scale = double(state[self.mean]), (double(state[self.variance]) + self.eps).rsqrt()
         if self.gain is not None:
@@ -85,6 +102,9 @@ class Fold:
         bias = bias * scale
         if self.shift is not None:
             bias = bias + double(state[self.shift])
+        if self.weight is None:
+            return scale.to(state[self.mean]), bias.to(state[self.mean])
+        weight = self.weight.read(state)
         folded = double(weight) * scale.reshape(*scale.shape, *[1] * (weight.dim() - 2))
         return folded.to(weight), bias.to(weight)
 
@@ -101,7 +121,11 @@ class Fold:
         neutral[self.variance] = torch.full_like(originals[self.variance], 1 - self.eps)
         if self.gain is not None:
             neutral[self.gain] = torch.ones_like(originals[self.gain])
-        neutral[self.weight.key] = self.weight.write(weight, tuple(originals[self.weight.key].shape[1:]))
+        if self.weight is None:
+            assert self.gain is not None
+            neutral[self.gain] = weight.reshape(originals[self.gain].shape)
+        else:
+            neutral[self.weight.key] = self.weight.write(weight, tuple(originals[self.weight.key].shape[1:]))
         # The first of these that exists takes the bias; a mean is subtracted.
         place = self.bias or self.shift or self.mean
         neutral[place] = (-bias if place == self.mean else bias).reshape(originals[place].shape)
@@ -121,7 +145,7 @@ class Layout:
         entries: For each of `architecture.segments`, where it comes from.
         shapes: Every entry of the state dict with its shape, in order.
         aliases: Pairs (second name, first name) of tensors that have two names.
-        constants: Buffers that the architecture treats as fixed numbers, with their value.
+        constants: Buffers that the architecture treats as fixed numbers, with their values.
         template: A module to copy, if there is one.
         prefix: What stands before these names in the files; entries without it ride along.
     """
@@ -130,7 +154,7 @@ class Layout:
     entries: tuple[Source | Fold, ...]
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     aliases: tuple[tuple[str, str], ...] = ()
-    constants: tuple[tuple[str, float], ...] = ()
+    constants: tuple[tuple[str, tuple[float, ...]], ...] = ()
     template: nn.Module | None = field(default=None, compare=False, repr=False)
     prefix: str = ""
 
@@ -198,7 +222,7 @@ class Layout:
     def locate(self, segment: Segment) -> str:
         """The name of a segment, for messages."""
         entry = self.entries[self.architecture.segments.index(segment)]
-        return self.prefix + (entry.key if isinstance(entry, Source) else entry.weight.key)
+        return self.prefix + (entry.key if isinstance(entry, Source) else entry.keys[0])
 
     def complain(self, signature: Mapping[str, tuple[int, ...]]) -> str | None:
         """What is wrong with a state dict of these names and shapes, or None."""
@@ -220,12 +244,15 @@ class Layout:
         for alias, key in self.aliases:
             if not torch.equal(state[alias], state[key]):
                 raise ScaleGMNError(f"{alias}: shares its tensor with {key} in the module, but they differ here")
-        for key, value in self.constants:
-            different = state[key].flatten()[state[key].flatten() != value]
-            if len(different):
+        for key, values in self.constants:
+            found = state[key].reshape(len(state[key]), -1)
+            expected = found.new_tensor(values)
+            wrong = (found != expected).nonzero()
+            if len(wrong):
+                row, column = wrong[0].tolist()
                 raise ScaleGMNError(
-                    f"{key}: expected {value:g} as in the module it was traced from, got {different[0].item():g}; "
-                    "networks with different constants are different architectures"
+                    f"{key}: expected {float(expected[column]):g} as in the module it was traced from, got "
+                    f"{float(found[row, column]):g}; networks with different constants are different architectures"
                 )
 
 

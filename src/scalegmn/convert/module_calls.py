@@ -8,13 +8,19 @@ from dataclasses import replace
 from torch import nn
 
 from ..core.activations import activation, is_activation_module
+from ..core.architecture import Normalise
+from .arrange import flatten
+from .attention_calls import Scores
 from .call import Call
-from .function_calls import check_softmax, convolution, normalise
-from .graph import UnsupportedError, Value
+from .dense_calls import convolution, embedded, normalise
+from .function_calls import check_softmax
+from .join_calls import enlarge, pad
 from .layout import Fold, Source
-from .shape_calls import adaptive, flatten, window
+from .shape_calls import adaptive, each, window
+from .transformer_calls import encoder, encoder_layer, multihead
+from .value import UnsupportedError, Value
 
-ModuleHandler = Callable[[Call, nn.Module, str], Value]
+ModuleHandler = Callable[[Call, nn.Module, str], object]
 
 
 def call_module(call: Call, module: nn.Module, path: str) -> object:
@@ -24,13 +30,12 @@ def call_module(call: Call, module: nn.Module, path: str) -> object:
         return handler(call, module, path)
     if is_activation_module(module):
         return _activation_module(call, module, path)
-    hint = "remove its parametrisation first" if nn.utils.parametrize.is_parametrized(module) else ""
-    raise UnsupportedError(f"the module {type(module).__name__}", hint)
+    raise UnsupportedError(f"the module {type(module).__name__}")
 
 
 def _own(call: Call, module: nn.Module, path: str, name: str) -> Source | None:
     """A module's parameter by name, None where it has none."""
-    return None if getattr(module, name) is None else call.use(Source(f"{path}.{name}"))
+    return None if getattr(module, name) is None else call.use(Source(f"{path}.{name}" if path else name))
 
 
 def _linear_module(call: Call, module: nn.Module, path: str) -> Value:
@@ -42,14 +47,31 @@ def _linear_module(call: Call, module: nn.Module, path: str) -> Value:
 
 def _conv_module(call: Call, module: nn.Module, path: str) -> Value:
     assert isinstance(module, nn.Conv1d | nn.Conv2d)
-    if module.groups != 1:
-        raise UnsupportedError(f"a convolution with groups = {module.groups}")
     if module.padding_mode != "zeros":
         raise UnsupportedError(f"a convolution with padding_mode = {module.padding_mode!r}")
-    conv = convolution(module.kernel_size, module.stride, module.padding, module.dilation)
+    conv = convolution(module.kernel_size, module.stride, module.padding, module.dilation, module.groups)
     weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
     assert weight is not None
     return call.builder.conv(call.value(), module.in_channels, module.out_channels, conv, weight, bias)
+
+
+def _conv_transpose_module(call: Call, module: nn.Module, path: str) -> Value:
+    assert isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d)
+    conv = convolution(module.kernel_size, module.stride, module.padding, module.dilation, module.groups)
+    conv = replace(conv, transposed=True, extra=each(module.output_padding, len(conv.kernel)))
+    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
+    assert weight is not None
+    weight = replace(weight, groups=module.groups)
+    return call.builder.conv(call.value(), module.in_channels, module.out_channels, conv, weight, bias)
+
+
+def _embedding_module(call: Call, module: nn.Module, path: str) -> object:
+    assert isinstance(module, nn.Embedding)
+    weight = _own(call, module, path, "weight")
+    assert weight is not None
+    if module.max_norm is not None:
+        raise UnsupportedError("an embedding with max_norm")
+    return embedded(call, replace(weight, transposed=True), module.num_embeddings, module.embedding_dim)
 
 
 def _batch_norm(call: Call, module: nn.Module, path: str) -> Value:
@@ -58,14 +80,14 @@ def _batch_norm(call: Call, module: nn.Module, path: str) -> Value:
         raise UnsupportedError("BatchNorm without running statistics")
     gain, shift = _own(call, module, path, "weight"), _own(call, module, path, "bias")
 
-    def make(weight: Source, bias: str | None) -> Fold:
+    def make(weight: Source | None, bias: str | None) -> Fold:
         return Fold(
             weight,
             bias,
             None if gain is None else gain.key,
             None if shift is None else shift.key,
-            f"{path}.running_mean",
-            f"{path}.running_var",
+            f"{path}.running_mean" if path else "running_mean",
+            f"{path}.running_var" if path else "running_var",
             module.eps,
         )
 
@@ -75,15 +97,43 @@ def _batch_norm(call: Call, module: nn.Module, path: str) -> Value:
 def _layer_norm_module(call: Call, module: nn.Module, path: str) -> Value:
     assert isinstance(module, nn.LayerNorm)
     weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
-    return normalise(call, tuple(module.normalized_shape), weight, bias, module.eps)
+    return normalise(call, tuple(module.normalized_shape), Normalise(module.eps), weight, bias)
 
 
-def _activation_module(call: Call, module: nn.Module, path: str) -> Value:
+def _rms_norm_module(call: Call, module: nn.Module, path: str) -> Value:
+    assert isinstance(module, nn.RMSNorm)
+    if module.eps is None:
+        raise UnsupportedError("RMSNorm whose eps depends on the precision", "give it: nn.RMSNorm(n, eps=1e-6)")
+    weight = _own(call, module, path, "weight")
+    return normalise(call, tuple(module.normalized_shape), Normalise(module.eps, "rms"), weight, None)
+
+
+def _group_norm_module(call: Call, module: nn.Module, path: str) -> Value:
+    assert isinstance(module, nn.GroupNorm)
+    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
+    norm = Normalise(module.eps, "group", module.num_groups)
+    return call.builder.normalise(call.value(), module.num_channels, norm, weight, bias)
+
+
+def _instance_norm_module(call: Call, module: nn.Module, path: str) -> Value:
+    assert isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d)
+    if module.track_running_stats:
+        raise UnsupportedError("InstanceNorm with running statistics")
+    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
+    norm = Normalise(module.eps, "group", module.num_features)
+    return call.builder.normalise(call.value(), module.num_features, norm, weight, bias)
+
+
+def _activation_module(call: Call, module: nn.Module, path: str) -> object:
     act = activation(module)
+    if isinstance(call.args[0], Scores) and isinstance(module, nn.Softmax):
+        if module.dim not in (-1, 3):
+            raise UnsupportedError(f"a softmax of scores over dimension {module.dim}")
+        return replace(call.args[0], normalised=True)
     if act.across_neurons:
         assert isinstance(module, nn.Softmax | nn.LogSoftmax)
         check_softmax(call, module.dim)
-    slope = call.use(Source(f"{path}.weight")) if act.learned_slope else None
+    slope = call.use(Source(f"{path}.weight" if path else "weight")) if act.learned_slope else None
     return call.builder.activate(call.value(), act, slope)
 
 
@@ -108,16 +158,37 @@ def _flatten_module(call: Call, module: nn.Module, path: str) -> Value:
     return flatten(replace(call, kwargs={"start_dim": module.start_dim, "end_dim": module.end_dim}))
 
 
+def _padding_module(call: Call, module: nn.Module, path: str) -> Value:
+    assert isinstance(module, nn.ZeroPad1d | nn.ZeroPad2d | nn.ConstantPad1d | nn.ConstantPad2d)
+    options = {"pad": tuple(module.padding), "value": module.value}
+    return pad(replace(call, args=call.args[:1], kwargs=options))
+
+
+def _upsample_module(call: Call, module: nn.Module, path: str) -> Value:
+    assert isinstance(module, nn.Upsample)
+    names = ("size", "scale_factor", "mode", "align_corners")
+    options = {n: getattr(module, n) for n in names}
+    return enlarge(replace(call, args=call.args[:1], kwargs=options))
+
+
 _MODULES: dict[type[nn.Module], ModuleHandler] = {
     nn.Linear: _linear_module,
-    nn.Conv1d: _conv_module,
-    nn.Conv2d: _conv_module,
-    nn.BatchNorm1d: _batch_norm,
-    nn.BatchNorm2d: _batch_norm,
-    nn.LayerNorm: _layer_norm_module,
     nn.Flatten: _flatten_module,
-    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d), lambda call, module, path: call.value()),
+    nn.Embedding: _embedding_module,
+    nn.LayerNorm: _layer_norm_module,
+    nn.RMSNorm: _rms_norm_module,
+    nn.GroupNorm: _group_norm_module,
+    nn.MultiheadAttention: multihead,
+    nn.TransformerEncoderLayer: encoder_layer,
+    nn.TransformerEncoder: encoder,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d), _conv_module),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d), _conv_transpose_module),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d), _instance_norm_module),
+    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d), lambda call, module, path: call.args[0]),
     **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d), _pool_module),
+    **dict.fromkeys((nn.ZeroPad1d, nn.ZeroPad2d, nn.ConstantPad1d, nn.ConstantPad2d), _padding_module),
+    **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), _upsample_module),
     **dict.fromkeys(
         (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d), _adaptive_module
     ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..core.architecture import Pool
-from .call import Call, Size, describe
-from .graph import UnsupportedError, Value
+from .call import Call, Length, Size
+from .value import UnsupportedError, Value
 
 
 def each(number: object, dims: int) -> tuple[int, ...]:
@@ -16,79 +18,28 @@ def each(number: object, dims: int) -> tuple[int, ...]:
     return whole * dims if len(whole) == 1 else whole
 
 
-def flatten(call: Call) -> Value:
-    """Channels and positions into one dimension."""
-    if call.get(1, "start_dim", 0) != 1 or call.get(2, "end_dim", -1) != -1:
-        raise UnsupportedError("a flatten of other dimensions than all but the first")
-    return call.builder.flatten(call.value())
-
-
-def reshape(call: Call) -> Value:
-    """A view or reshape that only flattens."""
-    shape = call.args[1:] or (call.kwargs.get("shape"),)
-    if len(shape) == 1 and isinstance(shape[0], tuple):
-        shape = shape[0]
-    batch = len(shape) == 2 and (shape[0] == Size(0) or shape[0] == -1)
-    if not batch or not isinstance(shape[1], int) or shape == (-1, -1):
-        raise UnsupportedError(f"{call.operation} to anything but (batch, -1)")
-    value = call.value()
-    size = call.builder.size(value) if call.builder.dims(value) == 0 else None
-    if size is not None and shape[1] not in (-1, size):
-        raise UnsupportedError(f"{call.operation} of {size} neurons to (batch, {shape[1]})")
-    return call.builder.flatten(value)
-
-
-def squeeze(call: Call) -> Value:
-    """Remove what pooling left of the maps, or the only neuron of an output."""
-    value = call.value()
-    if call.builder.dims(value) == 0:
-        if value.node.size != 1 and not value.pools:
-            raise UnsupportedError(f"{call.operation} of {value.node.size} neurons")
-        return value
-    return _pooled_away(call, value)
-
-
-def _pooled_away(call: Call, value: Value) -> Value:
-    if not value.pools or set(value.pools[-1].size) != {1}:
-        raise UnsupportedError(f"{call.operation} of maps")
-    return call.builder.flatten(value)
-
-
-def getitem(call: Call) -> object:
-    """An entry of a shape, or the only position that pooling left."""
-    found, index = call.args
-    if isinstance(found, Size):
-        return Size(index) if isinstance(index, int) else Size()
-    if isinstance(found, Value) and isinstance(index, tuple):
-        everything = slice(None)
-        if len(index) > 2 and all(i == everything for i in index[:2]) and all(i in (0, -1) for i in index[2:]):
-            return _pooled_away(call, found)
-    raise UnsupportedError(f"indexing {describe(found)}")
-
-
-def size_of(call: Call) -> Size:
-    """A question about the shape."""
-    index = call.get(1, "dim")
-    return Size(index if isinstance(index, int) else None)
-
-
 def mean(call: Call) -> Value:
     """The mean (or maximum, for `amax`) over all positions."""
     value = call.value()
-    axes = call.get(1, "dim")
-    dims = call.builder.dims(value)
-    if dims is None:
-        dims = len(axes) if isinstance(axes, tuple) else 1
-    axes = axes if isinstance(axes, tuple) else (axes,)
-    if {a % (dims + 2) if isinstance(a, int) else a for a in axes} != set(range(2, dims + 2)) or not dims:
-        raise UnsupportedError(f"{call.operation} over dimensions {axes}", "over all spatial ones is")
-    maximum = call.operation == "amax"
-    if maximum and call.get(2, "keepdim", False):
-        raise UnsupportedError("amax with keepdim")
-    if maximum:
+    given = call.get(1, "dim")
+    wanted = given if isinstance(given, tuple) else (given,)
+    known = call.builder.dims(value) is not None or value.axes is not None
+    if not known and call.builder.input_last and value.dims is None:
+        call.builder.input_dims = len(wanted)
+    names = call.builder.axes(value, len(wanted) + 2)
+    positions = {i for i, name in enumerate(names) if name[0] == "s"}
+    dims = len(positions)
+    if {a % len(names) if isinstance(a, int) else a for a in wanted} != positions or not dims or value.split:
+        raise UnsupportedError(f"{call.operation} over dimensions {wanted}", "over all spatial ones is")
+    keep = bool(call.get(2, "keepdim", False))
+    if call.operation == "amax":
+        if keep:
+            raise UnsupportedError("amax with keepdim")
         return _global_max(call, value, dims)
+    if not keep and value.node is not call.builder.input:
+        return call.builder.pool(value, Pool("global_avg"), 0)
     pooled = call.builder.pool(value, Pool("adaptive_avg", (1,) * dims), dims)
-    return pooled if call.get(2, "keepdim", False) else call.builder.flatten(pooled)
+    return pooled if keep else call.builder.flatten(pooled)
 
 
 def _global_max(call: Call, value: Value, dims: int) -> Value:
@@ -112,7 +63,12 @@ def adaptive(call: Call, kind: str, dims: int) -> Value:
 
 def window(call: Call, kind: str, dims: int) -> Value:
     """Pooling in a sliding window, `kind` avg or max."""
-    size = each(call.get(1, "kernel_size"), dims)
+    given = call.get(1, "kernel_size")
+    if isinstance(given, Size | Length) or (isinstance(given, tuple) and any(isinstance(n, Length) for n in given)):
+        # A window as large as the maps.
+        pooled = adaptive(replace(call, args=call.args[:1], kwargs={"output_size": 1}), "avg", dims)
+        return pooled if kind == "avg" else _global_max(call, call.value(), dims)
+    size = each(given, dims)
     stride = call.get(2, "stride")
     padding = each(call.get(3, "padding", 0), dims)
     refused = {"ceil_mode": False, "return_indices": False, "count_include_pad": True, "divisor_override": None}

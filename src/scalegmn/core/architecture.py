@@ -3,9 +3,10 @@
 A network is a DAG. Its nodes are *neuron layers* (a linear neuron or a channel each), its edges are *connections*.
 Layer t computes, from the post-activations x_s of its sources,
 
-    z_t = sum over connections of  gain * W (pooled x_s)  +  b_t,        x_t = sigma_t(z_t).
+    z_t = sum over connections of  gain * W (pooled x_s)  +  b_t,        x_t = sigma_t(z_t),
 
-Roles, permutation slots and scaling groups follow from the graph and are never passed as flags.
+or combines them in another way (`Product`, `Attention`). Roles, blocks of neurons, their permutation slots and their
+multipliers follow from the graph and are never passed as flags (`scalegmn.core.blocks`).
 """
 
 from __future__ import annotations
@@ -18,68 +19,26 @@ from typing import Literal
 
 from ..errors import ScaleGMNError
 from .activations import Activation, Phi, activation
-from .groups import Group, PositiveScale, Sign, Trivial
+from .blocks import Block, find_blocks
+from .groups import Group, group
 from .html import html_table
+from .maps import LATER
+from .maps import Attention as Attention
+from .maps import Combine as Combine
+from .maps import Conv as Conv
+from .maps import Linear as Linear
+from .maps import Map as Map
+from .maps import Normalise as Normalise
+from .maps import Pool as Pool
+from .maps import Product as Product
+from .maps import Scale as Scale
+from .maps import Skip as Skip
+from .maps import Sum as Sum
+from .maps import Table as Table
+from .wiring import check_graph
 
 Role = Literal["input", "hidden", "output"]
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A matrix. After a flatten, `positions` is the spatial shape that lies on each edge."""
-
-    positions: tuple[int, ...] = ()
-
-    @property
-    def kernel(self) -> tuple[int, ...]:
-        """The shape of the weights on one edge."""
-        return self.positions
-
-
-@dataclass(frozen=True)
-class Conv:
-    """A convolution in one or two dimensions, groups = 1."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Skip:
-    """A residual connection: neuron i adds to neuron i, with no parameters."""
-
-
-@dataclass(frozen=True)
-class Normalise:
-    """LayerNorm over the neurons, then one learned gain per neuron (its shift is the target's bias)."""
-
-    eps: float = 1e-5
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Pooling of the source's maps before the map of a connection.
-
-    Arguments:
-        kind: `avg` and `max` slide a window; `adaptive_avg` gives maps of shape `size`; `global_avg` and
-            `global_max` remove the spatial dimensions.
-        size, stride, padding: Of the window.
-    """
-
-    kind: Literal["avg", "max", "adaptive_avg", "global_avg", "global_max"]
-    size: tuple[int, ...] = ()
-    stride: tuple[int, ...] = ()
-    padding: tuple[int, ...] = ()
-
-    @property
-    def is_max(self) -> bool:
-        """Whether it takes a maximum, which commutes with positive factors only."""
-        return self.kind in ("max", "global_max")
-
-
-Map = Linear | Conv | Skip | Normalise
+Kind = Literal["weight", "bias", "slope"]
 
 
 @dataclass(frozen=True)
@@ -90,13 +49,16 @@ class Layer:
         size: Number of neurons.
         activation: Applied to the pre-activation.
         bias: Whether it has a bias.
-        offset: A fixed number added after the activation, as the +0.5 of some implicit representations.
+        offset: A fixed number added after the activation, as the +0.5 of some implicit representations. A layer that
+            nothing enters is constant: it says its offset.
+        combine: What is done with what arrives.
     """
 
     size: int
     activation: Activation = field(default_factory=lambda: Activation("identity"))
     bias: bool = True
     offset: float = 0.0
+    combine: Combine = field(default_factory=Sum, metadata={LATER: True})
 
 
 @dataclass(frozen=True)
@@ -108,6 +70,7 @@ class Connection:
         map: What it does.
         pools: Pooling of the source's maps beforehand.
         gain: A fixed factor on the weights, as in sin(w0 W x + b).
+        constant: Its weights, if they are fixed numbers and no parameters (Fourier features, fixed filters).
     """
 
     source: int
@@ -115,23 +78,36 @@ class Connection:
     map: Map = field(default_factory=Linear)
     pools: tuple[Pool, ...] = ()
     gain: float = 1.0
+    constant: tuple[float, ...] = field(default=(), metadata={LATER: True})
 
     @property
     def dense(self) -> bool:
         """Whether every neuron of the source meets every neuron of the target."""
-        return isinstance(self.map, Linear | Conv)
+        return isinstance(self.map, Linear | Table) or (isinstance(self.map, Conv) and self.map.groups == 1)
+
+    @property
+    def groups(self) -> int:
+        """Into how many groups the neurons at both ends fall, each of which meets only its counterpart."""
+        return self.map.groups if isinstance(self.map, Conv) else 1
 
     @property
     def kernel_size(self) -> int:
         """Number of weights on one edge."""
-        return math.prod(self.map.kernel) if isinstance(self.map, Linear | Conv) else 1
+        return math.prod(self.map.kernel) if isinstance(self.map, Linear | Conv | Table) else 1
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it has weights, learned or fixed."""
+        if isinstance(self.map, Normalise):
+            return self.map.learned
+        return not isinstance(self.map, Skip)
 
 
 @dataclass(frozen=True)
 class Segment:
     """Where one tensor lies in a network's flat parameter vector."""
 
-    kind: Literal["weight", "bias", "slope"]
+    kind: Kind
     index: int
     start: int
     shape: tuple[int, ...]
@@ -143,6 +119,22 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """A tensor that is used again: the weights of connection (the bias or slope of layer) `index` are those of `of`.
+
+    Arguments:
+        kind: Which tensor.
+        index, of: Positions of connections or layers, `of` the earlier one.
+        transposed: Whether source and target change places.
+    """
+
+    kind: Kind
+    index: int
+    of: int
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
 class Architecture:
     """A feed-forward network without its weights.
 
@@ -151,6 +143,7 @@ class Architecture:
     Arguments:
         layers: The neuron layers.
         connections: The connections, sorted by target.
+        shared: The tensors that are used more than once.
 
     >>> siren = Architecture.mlp([2, 32, 32, 1], activation("sine", 30.0))
     >>> siren.groups
@@ -161,43 +154,21 @@ class Architecture:
 
     layers: tuple[Layer, ...]
     connections: tuple[Connection, ...]
+    shared: tuple[Shared, ...] = field(default=(), metadata={LATER: True})
 
     def __post_init__(self) -> None:
-        if len(self.layers) < 2:
-            raise ScaleGMNError(f"architecture: expected at least 2 layers, got {len(self.layers)}")
-        for c in self.connections:
-            if not 0 <= c.source < c.target < len(self.layers):
-                raise ScaleGMNError(
-                    f"architecture: connection {c.source} -> {c.target} must run forward between "
-                    f"{len(self.layers)} layers"
-                )
-            if not c.dense and self.layers[c.source].size != self.layers[c.target].size:
-                raise ScaleGMNError(
-                    f"architecture: elementwise connection {c.source} -> {c.target} needs equal sizes, got "
-                    f"{self.layers[c.source].size} and {self.layers[c.target].size}"
-                )
-            if c.kernel_size < 1:
-                raise ScaleGMNError(
-                    f"architecture: connection {c.source} -> {c.target} needs at least one weight per edge, got {c.map}"
-                )
-        for i, layer in enumerate(self.layers):
-            if layer.size < 1:
-                raise ScaleGMNError(f"architecture: layer {i} needs at least one neuron, got {layer.size}")
-            if i and not self.incoming[i]:
-                raise ScaleGMNError(f"architecture: layer {i} has no incoming connection")
-        if sorted(self.connections, key=lambda c: c.target) != list(self.connections):
-            raise ScaleGMNError("architecture: connections must be sorted by target")
+        check_graph(self)
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.layers, self.connections))
+        return hash((self.layers, self.connections, self.shared))
 
     def __reduce__(self) -> tuple[object, ...]:
         # What is cached stays here: hashes of names differ from process to process.
-        return Architecture, (self.layers, self.connections)
+        return Architecture, (self.layers, self.connections, self.shared)
 
     def __str__(self) -> str:
         sizes = "-".join(str(layer.size) for layer in self.layers)
@@ -232,21 +203,19 @@ class Architecture:
             for name, value in vars(one).items()
             if value != vars(another)[name]
         ]
-        return f"{told}; {[*found, 'one has more connections'][0]}"
+        return f"{told}; {[*found, 'one has more connections or shared weights'][0]}"
 
     # -- graph -------------------------------------------------------------------------------------------------
 
     @cached_property
     def incoming(self) -> tuple[tuple[int, ...], ...]:
         """For every layer, the indices of the connections that end in it."""
-        ends = [c.target for c in self.connections]
-        return tuple(tuple(i for i, end in enumerate(ends) if end == n) for n in range(len(self.layers)))
+        return _by_end([c.target for c in self.connections], len(self.layers))
 
     @cached_property
     def outgoing(self) -> tuple[tuple[int, ...], ...]:
         """For every layer, the indices of the connections that start in it."""
-        ends = [c.source for c in self.connections]
-        return tuple(tuple(i for i, end in enumerate(ends) if end == n) for n in range(len(self.layers)))
+        return _by_end([c.source for c in self.connections], len(self.layers))
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
@@ -257,29 +226,48 @@ class Architecture:
     @property
     def spatial(self) -> bool:
         """Whether its input is an image or a signal (it begins with a convolution)."""
-        return any(isinstance(c.map, Conv) or c.pools for c in self.connections)
+        return any(isinstance(c.map, Conv) or c.pools for c in self.connections) or any(
+            isinstance(layer.combine, Attention) for layer in self.layers
+        )
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether a layer is one block, what arrives is added, and connections are complete or one to one."""
+        one = all(len(b) == 1 and b[0].heads == 1 for b in self.blocks)
+        sums = all(isinstance(layer.combine, Sum) for layer in self.layers)
+        wires = all(c.dense or isinstance(c.map, Skip | Normalise) for c in self.connections)
+        fed = all(self.incoming[1:]) and not any(c.constant or isinstance(c.map, Table) for c in self.connections)
+        return one and sums and wires and fed and not self.shared
 
     # -- symmetry ----------------------------------------------------------------------------------------------
 
     @cached_property
+    def blocks(self) -> tuple[tuple[Block, ...], ...]:
+        """For every layer, its blocks of neurons with their permutation slots and multipliers."""
+        return find_blocks(self)
+
+    @cached_property
     def slots(self) -> tuple[int | None, ...]:
-        """The permutation slot of every layer; tied layers share one, layers that may not move have None."""
-        return _classes(self, [c for c in self.connections if not c.dense])
+        """The permutation slot of every layer of one block; None for layers that may not move, or of several."""
+        return tuple(b[0].slot if len(b) == 1 else None for b in self.blocks)
 
     @cached_property
     def scale_slots(self) -> tuple[int | None, ...]:
-        """The scaling slot of every layer; layers tied by a residual addition share one."""
-        return _classes(self, [c for c in self.connections if isinstance(c.map, Skip)])
+        """For every layer the number of its multiplier, which tied layers share; None where nothing may scale."""
+        numbers: dict[object, int] = {}
+        found: list[int | None] = []
+        for blocks in self.blocks:
+            key = tuple((b.scales, b.signs) for b in blocks)
+            trivial = not any(b.scales or b.signs for b in blocks)
+            found.append(None if trivial else numbers.setdefault(key, len(numbers)))
+        return tuple(found)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The scaling group of every layer's neurons: what remains of its activation's group in this graph."""
-        own = [_own_group(self, i) for i in range(len(self.layers))]
-        shared: dict[int, Group] = {}
-        for slot, g in zip(self.scale_slots, own, strict=True):
-            if slot is not None:
-                shared[slot] = shared.get(slot, g) & g
-        return tuple(Trivial if slot is None else shared[slot] for slot in self.scale_slots)
+        return tuple(
+            group(signs=any(b.signs for b in blocks), scales=any(b.scales for b in blocks)) for blocks in self.blocks
+        )
 
     @cached_property
     def phis(self) -> tuple[Phi, ...]:
@@ -288,24 +276,31 @@ class Architecture:
 
     # -- parameters --------------------------------------------------------------------------------------------
 
+    def weight_shape(self, connection: int) -> tuple[int, ...]:
+        """The shape of a connection's weights: (n_t, n_s / groups, K), or (n,) where there is one per neuron."""
+        c = self.connections[connection]
+        size = self.layers[c.target].size
+        if isinstance(c.map, Normalise | Scale):
+            return (size,)
+        return size, self.layers[c.source].size // c.groups, c.kernel_size
+
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The layout of the flat parameter vector: per layer its incoming weights, its bias, its slope."""
         found: list[Segment] = []
         start = 0
+        again = {(s.kind, s.index) for s in self.shared}
 
-        def add(kind: Literal["weight", "bias", "slope"], index: int, *shape: int) -> None:
+        def add(kind: Kind, index: int, *shape: int) -> None:
             nonlocal start
-            found.append(Segment(kind, index, start, shape))
-            start += math.prod(shape)
+            if (kind, index) not in again:
+                found.append(Segment(kind, index, start, shape))
+                start += math.prod(shape)
 
         for i, layer in enumerate(self.layers):
             for c in self.incoming[i]:
-                connection = self.connections[c]
-                if connection.dense:
-                    add("weight", c, layer.size, self.layers[connection.source].size, connection.kernel_size)
-                elif isinstance(connection.map, Normalise):
-                    add("weight", c, layer.size)
+                if self.connections[c].has_weights and not self.connections[c].constant:
+                    add("weight", c, *self.weight_shape(c))
             if i and layer.bias:
                 add("bias", i, layer.size)
             if layer.activation.learned_slope:
@@ -379,60 +374,17 @@ class Architecture:
         return Architecture((*layers, Layer(classes)), tuple(connections))
 
 
-def _hidden_activations(
-    hidden: str | Activation | Iterable[str | Activation], count: int
-) -> list[Activation]:
+def _by_end(ends: Sequence[int], layers: int) -> tuple[tuple[int, ...], ...]:
+    found: list[list[int]] = [[] for _ in range(layers)]
+    for i, end in enumerate(ends):
+        found[end].append(i)
+    return tuple(map(tuple, found))
+
+
+def _hidden_activations(hidden: str | Activation | Iterable[str | Activation], count: int) -> list[Activation]:
     if isinstance(hidden, str | Activation):
         return [activation(hidden)] * count
     acts = [activation(a) for a in hidden]
     if len(acts) != count:
         raise ScaleGMNError(f"hidden: expected {count} activation(s), one per hidden layer, got {len(acts)}")
     return acts
-
-
-def _classes(architecture: Architecture, ties: Sequence[Connection]) -> tuple[int | None, ...]:
-    """Number the classes of layers joined by `ties`; a class with the input or the output gets None."""
-    parent = list(range(len(architecture.layers)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            i = parent[i]
-        return i
-
-    for c in ties:
-        parent[root(c.target)] = root(c.source)
-    fixed = {root(0), root(len(parent) - 1)}
-    # A layer that may not be permuted may still sit in a scaling class of its own, but then it is fixed as well.
-    pinned = {root(i) for i, c in enumerate(_permutation_pins(architecture)) if c}
-    numbers: dict[int, int] = {}
-    result: list[int | None] = []
-    for i in range(len(parent)):
-        r = root(i)
-        result.append(None if r in fixed or r in pinned else numbers.setdefault(r, len(numbers)))
-    return tuple(result)
-
-
-def _permutation_pins(architecture: Architecture) -> list[bool]:
-    """Which layers an elementwise connection ties, directly or not, to the input or the output."""
-    pinned = [i in (0, len(architecture.layers) - 1) for i in range(len(architecture.layers))]
-    elementwise = [c for c in architecture.connections if not c.dense]
-    for _ in architecture.layers:
-        for c in elementwise:
-            both = pinned[c.source] or pinned[c.target]
-            pinned[c.source] = pinned[c.target] = both
-    return pinned
-
-
-def _own_group(architecture: Architecture, index: int) -> Group:
-    """The group of one layer, before layers that share a slot are intersected."""
-    layer = architecture.layers[index]
-    # What is added after the activation does not scale with it.
-    g, phi = (layer.activation.group if layer.offset == 0 else Trivial), layer.activation.phi
-    for c in (architecture.connections[i] for i in architecture.outgoing[index]):
-        if any(p.is_max for p in c.pools) and not phi.even:
-            g = g & PositiveScale
-        if isinstance(c.map, Normalise):
-            g = g & (Sign if phi.even else Trivial)
-        if isinstance(c.map, Skip):
-            g = g & phi.fixed
-    return g

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .architecture import Architecture, Skip
+from .architecture import Architecture, Sum
+from .blocks import Block
 from .doubles import double, has_double
-from .groups import Trivial
 from .networks import Networks
 from .transform import Transform
 
@@ -50,10 +50,10 @@ def phase(networks: Networks) -> Networks:
     weights, biases = list(networks.weights), list(networks.biases)
     for i, layer in enumerate(a.layers):
         bias = biases[i]
-        if layer.activation.name != "sine" or bias is None:
+        if layer.activation.name != "sine" or bias is None or not _owns(a, i):
             continue
         frequency = layer.activation.parameters[0]
-        mirrors = not any(isinstance(a.connections[c].map, Skip) for c in a.incoming[i])
+        mirrors = all(a.connections[c].has_weights for c in a.incoming[i])
         turns, rest = _half_turns(frequency * double(bias), 1 if mirrors else 2)
         q = 1 - 2 * turns.remainder(2)
         biases[i] = torch.where((turns == 0).to(bias.device), bias, (q * rest / frequency).to(bias))
@@ -62,6 +62,14 @@ def phase(networks: Networks) -> Networks:
             if w is not None:
                 weights[c] = w * q.to(w).reshape(*q.shape, *[1] * (w.dim() - 2))
     return networks.replace(Networks.from_tensors(a, weights, biases, networks.views.slopes).parameters)
+
+
+def _owns(architecture: Architecture, layer: int) -> bool:
+    """Whether nothing else computes with what enters a layer, and all of it can change its sign."""
+    a = architecture
+    shared = {(kind, i) for s in a.shared for kind, i in ((s.kind, s.index), (s.kind, s.of))}
+    fixed = any(a.connections[c].constant or ("weight", c) in shared for c in a.incoming[layer])
+    return not fixed and ("bias", layer) not in shared and isinstance(a.layers[layer].combine, Sum)
 
 
 def _half_turns(angle: Tensor, step: int) -> tuple[Tensor, Tensor]:
@@ -75,30 +83,39 @@ def scaling(networks: Networks) -> Transform:
     """The transform that `scale` applies."""
     a, exact = networks.architecture, _exact(networks)
     scales: list[Tensor] = []
-    chosen: dict[int, Tensor] = {}
-
-    def undo(w: Tensor, layer: int) -> Tensor:
-        return w / a.phis[layer](scales[layer])[:, None, :, None]
-
-    # From the input on, so that a layer's sources are standard when its own multipliers are chosen.
-    for i, layer in enumerate(a.layers):
-        slot = a.scale_slots[i]
-        if slot is None or a.groups[i] == Trivial:
-            scales.append(exact.parameters.new_ones(len(networks), layer.size))
-            continue
-        if slot not in chosen:
-            rows, bias = _incoming(exact, i, undo)
-            norm = _norm(torch.cat([rows, bias], dim=2))
+    magnitudes: dict[int, Tensor] = {}
+    signs: dict[int, Tensor] = {}
+    still = Transform.identity(a, len(networks)).to(exact.device)
+    # From the input on, so that a layer's sources are standard when its own multipliers are chosen. A variable first
+    # appears in a block of which it is the multiplier.
+    for i, blocks in enumerate(a.blocks):
+        new = [b for b in blocks if {v for v, _ in b.scales} - magnitudes.keys() or set(b.signs) - signs.keys()]
+        if new:
+            so_far = Transform(a, still.permutations, (*scales, *still.scales[i:]))
+            rows, bias = _incoming(exact, i, so_far)
+        for b in new:
+            weights, shift = rows[:, b.start : b.stop], bias[:, b.start : b.stop]
+            norm = _norm(torch.cat([weights, shift], dim=2))
             dead = norm <= torch.finfo(networks.dtype).tiny
             unit = 1 / torch.where(dead, 1.0, norm)
-            q = unit if a.groups[i].scales else torch.ones_like(norm)
-            if a.groups[i].signs:
-                tolerance = torch.finfo(networks.dtype).eps ** 0.5
-                q = q * _sign(rows * unit[..., None], bias * unit[..., None], _positions(a, i).to(rows), tolerance)
-            chosen[slot] = torch.where(dead, 1.0, q)
-        scales.append(chosen[slot])
-    still = Transform.identity(a, len(networks)).permutations
-    return _returned(Transform(a, still, tuple(scales)), networks)
+            magnitudes.update({v: unit for v, _ in b.scales if v not in magnitudes})
+            tolerance = torch.finfo(networks.dtype).eps ** 0.5
+            for v in b.signs:
+                if v not in signs:
+                    ends = weights * unit[..., None], shift * unit[..., None]
+                    sign = _sign(*ends, _positions(a, i).to(rows), tolerance)
+                    signs[v] = torch.where(dead, 1.0, sign)
+        scales.append(torch.cat([_multiplier(b, magnitudes, signs, exact) for b in blocks], dim=1))
+    return _returned(Transform(a, still.permutations, tuple(scales)), networks)
+
+
+def _multiplier(block: Block, magnitudes: dict[int, Tensor], signs: dict[int, Tensor], like: Networks) -> Tensor:
+    q = like.parameters.new_ones(len(like), block.size)
+    for v, power in block.scales:
+        q = q * magnitudes[v] ** power
+    for v in block.signs:
+        q = q * signs[v]
+    return q
 
 
 def scale(networks: Networks) -> Networks:
@@ -124,24 +141,51 @@ def sorting(networks: Networks) -> Transform:
     a, exact = networks.architecture, _exact(networks)
     permutations: list[Tensor] = []
     chosen: dict[int, Tensor] = {}
-
-    def undo(w: Tensor, layer: int) -> Tensor:
-        return torch.take_along_dim(w, permutations[layer][:, None, :, None], 2)
-
-    for i, layer in enumerate(a.layers):
-        slot = a.slots[i]
-        if slot is None:
-            permutations.append(torch.arange(layer.size, device=exact.device).expand(len(networks), -1))
-            continue
-        if slot not in chosen:
-            rows = torch.cat(_incoming(exact, i, undo), dim=2)
+    heads: dict[int, Tensor] = {}
+    tolerance = torch.finfo(networks.dtype).eps ** 0.5
+    still = Transform.identity(a, len(networks)).to(exact.device)
+    for i, blocks in enumerate(a.blocks):
+        if any(b.slot is not None and b.slot not in chosen for b in blocks):
+            # Groups that a source has put in order take their targets along.
+            own = torch.cat([b.start + _with_heads(b, heads, still.permutations[i]) for b in blocks], dim=1)
+            so_far = Transform(a, (*permutations, own, *still.permutations[i + 1 :]), still.scales)
+            rows = torch.cat(_incoming(exact, i, so_far), dim=2)
             # A projection without special directions: unlike a lexicographic order it does not hang on rounding
             # where neurons agree in some entries.
-            key = rows @ _direction(rows.shape[2]).to(rows)
-            chosen[slot] = _order(key, _outgoing(exact, i), torch.finfo(networks.dtype).eps ** 0.5)
-        permutations.append(chosen[slot])
-    still = Transform.identity(a, len(networks)).scales
-    return _returned(Transform(a, tuple(permutations), still), networks)
+            moved = rows @ _direction(rows.shape[2]).to(rows)
+            keys, seconds = torch.empty_like(moved).scatter(1, own, moved), _outgoing(exact, i)
+        orders = []
+        for b in blocks:
+            if b.slot is None:
+                orders.append(still.permutations[i][:, b.start : b.stop])
+                continue
+            if b.slot not in chosen:
+                key, second = (k[:, b.start : b.stop].unflatten(1, (b.heads, -1)) for k in (keys, seconds))
+                order = _order(key.flatten(0, 1), second.flatten(0, 1), tolerance).view(key.shape)
+                chosen[b.slot] = order
+                if b.head_slot is not None and b.head_slot not in heads:
+                    along = _direction(key.shape[2]).to(key)
+                    inner = [torch.take_along_dim(k, order, 2) @ along for k in (key, second)]
+                    heads[b.head_slot] = _order(inner[0], inner[1], tolerance)
+            orders.append(b.start + _arranged(b, chosen[b.slot], heads))
+        permutations.append(torch.cat(orders, dim=1))
+    return _returned(Transform(a, tuple(permutations), still.scales), networks)
+
+
+def _with_heads(block: Block, heads: dict[int, Tensor], still: Tensor) -> Tensor:
+    """The order of a block whose heads may have one already."""
+    order = still[:, : block.size]
+    if block.head_slot is None or block.head_slot not in heads:
+        return order
+    return _arranged(block, still[:, : block.size // block.heads, None].mT.expand(-1, block.heads, -1), heads)
+
+
+def _arranged(block: Block, order: Tensor, heads: dict[int, Tensor]) -> Tensor:
+    """The order (B, size) of a block's neurons: of the heads, and of the neurons of each (B, heads, neurons)."""
+    if block.head_slot is None:
+        return order[:, 0]
+    head = heads[block.head_slot][:, :, None]
+    return (head * (block.size // block.heads) + torch.take_along_dim(order, head, 1)).flatten(1)
 
 
 def permutation(networks: Networks) -> Networks:
@@ -185,17 +229,17 @@ def _returned(transform: Transform, networks: Networks) -> Transform:
     return transform.to(networks.device, torch.float64 if has_double(networks.device) else networks.dtype)
 
 
-def _incoming(networks: Networks, layer: int, undo: Callable[[Tensor, int], Tensor]) -> tuple[Tensor, Tensor]:
-    """What enters a layer: weights (B, n, m), after `undo` has made their sources standard, and bias (B, n, 0 or 1)."""
+def _incoming(networks: Networks, layer: int, so_far: Transform) -> tuple[Tensor, Tensor]:
+    """What enters a layer: weights (B, n, m), their sources made standard by `so_far`, and bias (B, n, 0 or 1)."""
     a = networks.architecture
-    size = a.layers[layer].size
-    rows = [networks.parameters.new_zeros(len(networks), size, 0)]
+    rows = [networks.parameters.new_zeros(len(networks), a.layers[layer].size, 0)]
     for c in a.incoming[layer]:
         w = networks.weights[c]
-        if w is not None:
-            rows.append(undo(w, a.connections[c].source).flatten(2) if w.dim() == 4 else w[..., None])
+        if w is not None and not a.connections[c].constant:
+            w = so_far.edge(c, w)
+            rows.append(w.flatten(2) if w.dim() == 4 else w[..., None])
     bias = networks.biases[layer]
-    return torch.cat(rows, dim=2), rows[0] if bias is None else bias[..., None]
+    return torch.cat(rows, dim=2), rows[0] if bias is None else so_far.vertex(layer, bias)[..., None]
 
 
 def _outgoing(networks: Networks, layer: int) -> Tensor:
@@ -205,9 +249,20 @@ def _outgoing(networks: Networks, layer: int) -> Tensor:
     for c in a.outgoing[layer]:
         w = networks.weights[c]
         if w is not None and w.dim() == 4:
-            order = _direction(w.shape[1]) if a.slots[a.connections[c].target] is None else torch.ones(w.shape[1])
-            total = total + torch.einsum("btsk,t,k->bs", w + w.pow(3), order.to(w), _direction(w.shape[3]).to(w))
+            grouped = (w + w.pow(3)).unflatten(1, (a.connections[c].groups, -1))
+            order = _fixed(a, a.connections[c].target, 1.0).to(w).reshape(grouped.shape[1:3])
+            found = torch.einsum("bgtsk,gt,k->bgs", grouped, order, _direction(w.shape[3]).to(w))
+            total = total + found.flatten(1)
     return total
+
+
+def _fixed(architecture: Architecture, layer: int, free: float) -> Tensor:
+    """Per neuron a number of its own where it may not be permuted, the same for all others of its block."""
+    size = architecture.layers[layer].size
+    found, own = torch.full((size,), free, dtype=torch.float64), _direction(size)
+    for number, b in enumerate(architecture.blocks[layer]):
+        found[b.start : b.stop] = own[b.start : b.stop] if b.slot is None else free + number
+    return found
 
 
 def _direction(size: int) -> Tensor:
@@ -227,11 +282,14 @@ def _order(key: Tensor, second: Tensor, tolerance: float) -> Tensor:
 def _positions(architecture: Architecture, layer: int) -> Tensor:
     """For each column of `_incoming`'s weights, a number that no symmetry moves: its kernel entry, its input neuron."""
     found = [torch.zeros(0)]
-    for c in (architecture.connections[i] for i in architecture.incoming[layer]):
-        if not isinstance(c.map, Skip):
-            sources = architecture.layers[c.source].size if c.dense else 1
-            fixed = architecture.slots[c.source] is None
-            source = torch.arange(sources) if fixed else torch.zeros(sources)
+    for i in architecture.incoming[layer]:
+        c = architecture.connections[i]
+        if c.has_weights and not c.constant:
+            shape = architecture.weight_shape(i)
+            source = torch.zeros(shape[1] if len(shape) == 3 else 1)
+            blocks = architecture.blocks[c.source]
+            if c.dense and all(b.slot is None for b in blocks):
+                source = torch.arange(len(source))
             found.append((1 + source[:, None] * c.kernel_size + torch.arange(c.kernel_size)).flatten())
     return torch.cat(found)
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import ScaleGMNError
-from .architecture import Architecture, Connection, Conv, Linear, Normalise, Pool, Skip
+from .architecture import Architecture, Connection, Layer
+from .maps import Attention, Conv, Linear, Normalise, Pool, Product, Scale, Skip, Sum, Table
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Parameters:
     """Views of a batch's parameters, one entry per connection or layer (None where there is none).
 
     Arguments:
-        weights: Per connection (B, n_t, n_s, K); (B, n) for a normalisation's gains; None for a skip.
+        weights: Per connection (B, n_t, n_s / groups, K); (B, n) for one per neuron; None for a skip.
         biases: Per layer (B, n).
         slopes: Per layer (B, 1), for learned slopes.
     """
@@ -66,12 +67,10 @@ def respond(architecture: Architecture, parameters: Parameters, x: Tensor) -> Re
     for i in range(1, len(architecture.layers)):
         layer = architecture.layers[i]
         terms = [
-            _apply(architecture.connections[c], parameters.weights[c], post[architecture.connections[c].source])
+            (architecture.connections[c], parameters.weights[c], post[architecture.connections[c].source])
             for c in architecture.incoming[i]
         ]
-        z = terms[0]
-        for term in terms[1:]:
-            z = z + term
+        z = _combine(layer, terms, x)
         bias, slope = parameters.biases[i], parameters.slopes[i]
         if bias is not None:
             z = z + _over_neurons(bias, z)
@@ -140,51 +139,174 @@ def _over_neurons(v: Tensor, z: Tensor) -> Tensor:
     return v.reshape(v.shape[0], 1, v.shape[1], *[1] * (z.dim() - 3))
 
 
+Term = tuple[Connection, Tensor | None, Tensor]
+
+
+def _combine(layer: Layer, terms: list[Term], like: Tensor) -> Tensor:
+    """The pre-activation of a layer without its bias."""
+    match layer.combine:
+        case Product():
+            values = [_apply(*term) for term in terms]
+            space = max(v.dim() for v in values)
+            z: Tensor = _spread(values[0], space)
+            for value in values[1:]:
+                z = z * _spread(value, space)
+            return z
+        case Attention():
+            query, key, value = (_apply(*term) for term in terms)
+            return _attend(layer.combine, query, key, value)
+        case Sum():
+            return _sum(layer, terms, like)
+
+
+def _sum(layer: Layer, terms: list[Term], like: Tensor) -> Tensor:
+    tables = [t for t in terms if isinstance(t[0].map, Table)]
+    found: Tensor | None = None
+    parts: dict[tuple[int, int], Tensor] = {}
+    for term in terms:
+        if isinstance(term[0].map, Table):
+            continue
+        y, map_ = _apply(*term), term[0].map
+        if isinstance(map_, Skip) and y.shape[2] != layer.size:
+            place = (map_.write, y.shape[2])
+            parts[place] = parts[place] + y if place in parts else y
+        else:
+            found = y if found is None else found + y
+    if parts:
+        joined = _beside(layer, parts)
+        found = joined if found is None else found + joined
+    if found is None:
+        found = like.new_zeros(1, 1, layer.size)
+    for connection, weight, _ in tables:
+        assert weight is not None
+        found = _look_up(connection, weight, found)
+    return found
+
+
+def _beside(layer: Layer, parts: dict[tuple[int, int], Tensor]) -> Tensor:
+    """Ranges of neurons side by side, zeros between them."""
+    batch = max(y.shape[0] for y in parts.values())
+    first = next(iter(parts.values()))
+    rows, end = [], 0
+    for (start, size), y in sorted(parts.items(), key=lambda part: part[0]):
+        if start < end:
+            rest = [y.new_zeros(batch, y.shape[1], n, *y.shape[3:]) for n in (start, layer.size - start - size)]
+            others = {p: t for p, t in parts.items() if p != (start, size)}
+            own = torch.cat([rest[0], y.expand(batch, *y.shape[1:]), rest[1]], 2)
+            return _beside(layer, others) + own
+        if start > end:
+            rows.append(y.new_zeros(batch, y.shape[1], start - end, *y.shape[3:]))
+        rows.append(y.expand(batch, *y.shape[1:]))
+        end = start + size
+    if end < layer.size:
+        rows.append(first.new_zeros(batch, first.shape[1], layer.size - end, *first.shape[3:]))
+    return torch.cat(rows, 2)
+
+
+def _look_up(connection: Connection, weight: Tensor, z: Tensor) -> Tensor:
+    """Add a table (B, n, 1, K) to the first positions of z, or everywhere."""
+    map_ = connection.map
+    assert isinstance(map_, Table)
+    values: Tensor = connection.gain * weight[:, None, :, 0]
+    if not map_.positions:
+        return z + values.squeeze(-1).reshape(*values.shape[:3], *[1] * (z.dim() - 3))
+    values = values.reshape(*values.shape[:3], *map_.positions)
+    if z.dim() == 3:  # nothing else tells the positions
+        return z.reshape(*z.shape, *[1] * len(map_.positions)) + values
+    if map_.start + values.shape[3] > z.shape[3]:
+        values = values.narrow(3, 0, z.shape[3] - map_.start)
+    after = z.shape[3] - map_.start - values.shape[3]
+    return z + F.pad(values, (*[0, 0] * (len(map_.positions) - 1), map_.start, after))
+
+
+def _spread(x: Tensor, dim: int) -> Tensor:
+    """Append spatial dimensions of size 1."""
+    return x.reshape(*x.shape, *[1] * (dim - x.dim()))
+
+
+def _attend(attention: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Softmax attention of (B, N, n, *positions), head by head."""
+    q, k, v = (x.flatten(3).unflatten(2, (attention.heads, -1)) for x in (query, key, value))
+    scores = attention.scale * torch.einsum("...dt,...ds->...ts", q, k)
+    if attention.causal:
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(ahead, -torch.inf)
+    found: Tensor = torch.einsum("...ts,...ds->...dt", scores.softmax(-1), v)
+    return found.flatten(2, 3).reshape(*found.shape[:2], -1, *query.shape[3:])
+
+
 def _apply(connection: Connection, weight: Tensor | None, x: Tensor) -> Tensor:
     for pool in connection.pools:
         x = _pool(pool, x)
     match connection.map:
-        case Skip():
-            y = x
-        case Normalise(eps=eps):
+        case Skip(read=read, size=size):
+            y = x[:, :, read : read + size] if size else x
+        case Normalise():
+            y = _normalise(connection.map, x)
+            y = y if weight is None else y * _over_neurons(weight, x)
+        case Scale():
             assert weight is not None
-            centred = x - x.mean(2, keepdim=True)
-            y = centred * torch.rsqrt(centred.square().mean(2, keepdim=True) + eps) * _over_neurons(weight, x)
-        case Linear():
+            y = x * _over_neurons(weight, x)
+        case Linear() | Conv():
             assert weight is not None
-            y = _linear(weight, x)
-        case Conv():
-            assert weight is not None
-            y = _conv(connection.map, weight, x)
+            y = _conv(connection.map, weight, x) if isinstance(connection.map, Conv) else _linear(connection, weight, x)
+        case Table():
+            raise AssertionError("a table has no sources")
     return y if connection.gain == 1 else connection.gain * y
 
 
-def _linear(weight: Tensor, x: Tensor) -> Tensor:
+def _normalise(norm: Normalise, x: Tensor) -> Tensor:
+    if norm.kind == "group":
+        grouped: Tensor = x.unflatten(2, (norm.groups, -1)).flatten(3)
+        centred = grouped - grouped.mean(3, keepdim=True)
+        y = centred * torch.rsqrt(centred.square().mean(3, keepdim=True) + norm.eps)
+        return y.reshape(x.shape)
+    centred = x - x.mean(2, keepdim=True) if norm.kind == "layer" else x
+    return centred * torch.rsqrt(centred.square().mean(2, keepdim=True) + norm.eps)
+
+
+def _linear(connection: Connection, weight: Tensor, x: Tensor) -> Tensor:
     """(B, n_t, n_s, K) applied to (B or 1, N, n_s, *positions)."""
     w = weight.flatten(2)
-    x = x.flatten(2)
-    if x.shape[2] != w.shape[2]:
+    last = connection.pools[-1] if connection.pools else None
+    pooled_away = last is not None and last.kind == "adaptive_avg" and set(last.size) == {1}
+    flat = pooled_away or not isinstance(connection.map, Linear) or bool(connection.map.positions)
+    pointwise = not flat and x.dim() > 3 and x.shape[2] == w.shape[2]
+    rows = x.movedim(2, -1) if pointwise else x.flatten(2)
+    if rows.shape[-1] != w.shape[2]:
         raise ScaleGMNError(
-            f"inputs: a linear layer expected {w.shape[2]} values per input, got {x.shape[2]}; "
+            f"inputs: a linear layer expected {w.shape[2]} values per input, got {rows.shape[-1]}; "
             "check the size of the inputs"
         )
-    return x @ w.transpose(1, 2)
+    w = w.transpose(1, 2)
+    if not pointwise:
+        y: Tensor = rows @ w
+        return y
+    space = rows.shape[2:-1]
+    y = (rows.flatten(1, -2) @ w).unflatten(1, (rows.shape[1], *space))
+    return y.movedim(-1, 2)
 
 
 def _conv(conv: Conv, weight: Tensor, x: Tensor) -> Tensor:
-    """(B, n_t, n_s, K) applied to (B or 1, N, n_s, *spatial), as one (grouped) convolution."""
-    batch, n_t, n_s, _ = weight.shape
-    kernel = weight.reshape(batch * n_t, n_s, *conv.kernel)
-    function = F.conv1d if len(conv.kernel) == 1 else F.conv2d
-    if x.dim() != 3 + len(conv.kernel):
-        raise ScaleGMNError(
-            f"inputs: a convolution expected {len(conv.kernel)} spatial dimension(s), got {x.dim() - 3}"
-        )
-    shared = x.shape[0] == 1
+    """(B, n_t, n_s / groups, K) applied to (B or 1, N, n_s, *spatial), as one (grouped) convolution."""
+    dims = len(conv.kernel)
+    if x.dim() != 3 + dims:
+        raise ScaleGMNError(f"inputs: a convolution expected {dims} spatial dimension(s), got {x.dim() - 3}")
+    batch, n_t, width, _ = weight.shape
+    shared = x.shape[0] == 1 and conv.groups == 1 and not conv.transposed
+    if not shared and x.shape[0] == 1:
+        x = x.expand(batch, *x.shape[1:])
     maps = x[0] if shared else x.transpose(0, 1).flatten(1, 2)
-    y = function(
-        maps, kernel, None, conv.stride, conv.padding, conv.dilation, groups=1 if shared else batch
-    )
+    groups = 1 if shared else batch * conv.groups
+    if conv.transposed:
+        kernel = weight.unflatten(1, (conv.groups, -1)).transpose(2, 3)
+        kernel = kernel.reshape(batch * conv.groups * width, -1, *conv.kernel)
+        transposed = F.conv_transpose1d if dims == 1 else F.conv_transpose2d
+        y = transposed(maps, kernel, None, conv.stride, conv.padding, conv.extra or 0, groups, conv.dilation)
+    else:
+        kernel = weight.reshape(batch * n_t, width, *conv.kernel)
+        function = F.conv1d if dims == 1 else F.conv2d
+        y = function(maps, kernel, None, conv.stride, conv.padding, conv.dilation, groups)
     return y.reshape(y.shape[0], batch, n_t, *y.shape[2:]).transpose(0, 1)
 
 
@@ -192,29 +314,49 @@ def _pool(pool: Pool, x: Tensor) -> Tensor:
     spatial = x.dim() - 3
     if spatial == 0:
         raise ScaleGMNError(f"inputs: {pool.kind} pooling needs spatial dimensions, got shape {tuple(x.shape)}")
-    if pool.kind == "global_avg":
-        return spatial_mean(x)
-    if pool.kind == "global_max":
-        return x.flatten(3).amax(3)
-    maps = x.flatten(0, 1)
-    if pool.kind == "adaptive_avg":
-        if spatial == 1:
-            y = F.adaptive_avg_pool1d(maps, pool.size[0])
-        else:
-            y = F.adaptive_avg_pool2d(maps, (pool.size[0], pool.size[1]))
-    elif pool.kind == "avg":
-        average = F.avg_pool1d if spatial == 1 else F.avg_pool2d
-        y = average(maps, pool.size, pool.stride or pool.size, pool.padding or 0)
-    else:
-        maximum = F.max_pool1d if spatial == 1 else F.max_pool2d
-        y = maximum(maps, pool.size, pool.stride or pool.size, pool.padding or 0)
-    return y.reshape(*x.shape[:2], *y.shape[1:])
+    match pool.kind:
+        case "global_avg":
+            return spatial_mean(x)
+        case "global_max":
+            return x.flatten(3).amax(3)
+        case "merge":
+            return x.flatten(3)
+        case "at":
+            return x.flatten(3)[..., pool.size[0]]
+        case "pad":
+            return F.pad(x, [n for pair in zip(pool.size[::-1], pool.stride[::-1], strict=True) for n in pair])
+        case _:
+            y = _resize(pool, x.flatten(0, 1), spatial)
+            return y.reshape(*x.shape[:2], *y.shape[1:])
+
+
+def _resize(pool: Pool, maps: Tensor, spatial: int) -> Tensor:
+    match pool.kind:
+        case "adaptive_avg":
+            if spatial == 1:
+                return F.adaptive_avg_pool1d(maps, pool.size[0])
+            return F.adaptive_avg_pool2d(maps, (pool.size[0], pool.size[1]))
+        case "avg":
+            average = F.avg_pool1d if spatial == 1 else F.avg_pool2d
+            return average(maps, pool.size, pool.stride or pool.size, pool.padding or 0)
+        case "max":
+            maximum = F.max_pool1d if spatial == 1 else F.max_pool2d
+            return maximum(maps, pool.size, pool.stride or pool.size, pool.padding or 0)
+        case "nearest":
+            return F.interpolate(maps, scale_factor=[float(f) for f in pool.size], mode="nearest")
+        case _:
+            corners = pool.kind == "bilinear_corners"
+            mode = "linear" if spatial == 1 else "bilinear"
+            factors = [float(f) for f in pool.size]
+            return F.interpolate(maps, scale_factor=factors, mode=mode, align_corners=corners)
 
 
 def prepare_inputs(architecture: Architecture, x: Tensor, batch: int, like: Tensor) -> Tensor:
     """Bring inputs to shape (1 or B, N, n_0, *spatial) and complain about anything else."""
     n_0 = architecture.layers[0].size
     spatial = input_dimensions(architecture)
+    if not x.is_floating_point() and x.dim() == 1 + spatial:
+        x = F.one_hot(x.long(), n_0).movedim(-1, 1)  # tokens
     x = x.to(like)
     if x.dim() == 2 + spatial:
         x = x.unsqueeze(0)
@@ -228,11 +370,17 @@ def prepare_inputs(architecture: Architecture, x: Tensor, batch: int, like: Tens
 
 def input_dimensions(architecture: Architecture) -> int:
     """Number of spatial dimensions of the input: 0, 1 or 2."""
+    layers, connections = architecture.layers, architecture.connections
+    if any(isinstance(layer.combine, Attention) for layer in layers) and not any(
+        isinstance(c.map, Conv) or p.kind == "merge" for c in connections for p in (*c.pools, Pool("pad"))
+    ):
+        return 1
     found: Sequence[int] = [
         len(c.map.kernel)
-        for c in architecture.connections
-        if isinstance(c.map, Conv) or (isinstance(c.map, Linear) and c.source == 0)
+        for c in connections
+        if isinstance(c.map, Conv | Table) or (isinstance(c.map, Linear) and c.source == 0)
     ]
     # Nothing but a flatten or a global pooling removes dimensions, so any map tells those of the input.
-    found = [*found, *(len(p.size) for c in architecture.connections for p in c.pools)]
+    kinds = ("merge", "at")
+    found = [*found, *(len(p.size) for c in connections for p in c.pools if p.kind not in kinds)]
     return max(found, default=0)

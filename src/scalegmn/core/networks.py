@@ -74,12 +74,13 @@ class Networks:
 
         Arguments:
             architecture: Of every network.
-            weights: Per connection, None for a skip.
+            weights: Per connection, None for a skip; what is shared or constant may be left out.
             biases: Per layer, None where it has none.
             slopes: Per layer, for learned slopes; may be omitted where no layer has them.
         """
         tensors = {"weight": weights, "bias": biases, "slope": slopes}
-        used = {(s.kind, s.index) for s in architecture.segments}
+        used = {(s.kind, s.index) for s in architecture.segments} | {(s.kind, s.index) for s in architecture.shared}
+        used |= {("weight", i) for i, c in enumerate(architecture.connections) if c.constant}
         for kind, given in tensors.items():
             for i, tensor in enumerate(given):
                 if tensor is not None and (kind, i) not in used:
@@ -159,7 +160,8 @@ class Networks:
             if like is None or isinstance(like, Architecture):
                 raise ScaleGMNError(f"{names[0]}: {error}") from None
             raise
-        layout, parameters, passengers = _batch.pack_states(plain, layout, names)
+        states = _batch.plain_states(plain, like)
+        layout, parameters, passengers = _batch.pack_states(states, layout, names)
         return cls(layout.architecture, parameters, layout=layout, passengers=passengers)
 
     @classmethod
@@ -229,11 +231,19 @@ class Networks:
         parts = self.parameters.split([s.size for s in a.segments], dim=1)
         for s, part in zip(a.segments, parts, strict=True):
             target[s.kind][s.index] = part.unflatten(1, s.shape)
+        for i, c in enumerate(a.connections):
+            if c.constant:
+                fixed = self.parameters.new_tensor(c.constant).reshape(1, *a.weight_shape(i))
+                weights[i] = fixed.expand(len(self), *fixed.shape[1:])
+        for again in a.shared:
+            found = target[again.kind][again.of]
+            assert found is not None
+            target[again.kind][again.index] = found.transpose(1, 2) if again.transposed else found
         return Parameters(tuple(weights), tuple(biases), tuple(slopes))
 
     @property
     def weights(self) -> tuple[Tensor | None, ...]:
-        """Per connection (B, n_t, n_s, K), (B, n) for a normalisation, None for a skip."""
+        """Per connection (B, n_t, n_s / groups, K), (B, n) for one per neuron, None for a skip."""
         return self.views.weights
 
     @property

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ..errors import ScaleGMNError
 from .architecture import Architecture
+from .maps import LATER
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -26,6 +27,8 @@ def architecture_to_json(architecture: Architecture) -> Json:
     {'size': 4, 'activation': {'name': 'tanh', 'parameters': []}, 'bias': True, 'offset': 0.0}
     >>> found["connections"][0]
     {'source': 0, 'target': 1, 'map': {'type': 'Linear', 'positions': []}, 'pools': [], 'gain': 1.0}
+
+    What came to the format later is left out where it says nothing, so that older files read and look the same.
     """
     return to_json(architecture)
 
@@ -71,7 +74,11 @@ def _encode(hint: Any, value: Any) -> Any:
     if isinstance(hint, types.UnionType) and dataclasses.is_dataclass(value):
         return {"type": type(value).__name__, **_encode(type(value), value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: _encode(part, getattr(value, name)) for name, part in hints_of(type(value)).items()}
+        later = [f for f in dataclasses.fields(value) if LATER in f.metadata]
+        plain = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in later}
+        unsaid = {name for name, default in plain.items() if getattr(value, name) == default}
+        hints = hints_of(type(value))
+        return {name: _encode(part, getattr(value, name)) for name, part in hints.items() if name not in unsaid}
     if isinstance(value, tuple):
         return [_encode(part, entry) for part, entry in zip(_parts(hint, len(value)), value, strict=True)]
     if hint is float:

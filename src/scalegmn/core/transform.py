@@ -9,14 +9,33 @@ A transform moves the quantities of a network as follows (p is the permutation, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..errors import ScaleGMNError
-from .architecture import Architecture, Skip
+from .architecture import Architecture, Normalise, Scale
+from .blocks import Block
+from .groups import PositiveScale, Sign
 from .networks import Networks
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Free choices that make a transform; what is None stays as it is.
+
+    Arguments:
+        order: From the number of heads and the neurons of each to permutations (B, heads, neurons).
+        magnitude: From a number of neurons to positive factors (B, neurons).
+        sign: From a number of neurons to signs (B, neurons).
+    """
+
+    order: Callable[[int, int], Tensor] | None = None
+    magnitude: Callable[[int], Tensor] | None = None
+    sign: Callable[[int], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,21 +80,52 @@ class Transform:
             permute, scale: Leave out one of the two.
             dtype: The type of the scales.
         """
-        slots: dict[int, Tensor] = {}
-        factors: dict[int, Tensor] = {}
+        def magnitude(size: int) -> Tensor:
+            return PositiveScale.sample(count, size, generator=generator, spread=spread, dtype=dtype)
+
+        def sign(size: int) -> Tensor:
+            return Sign.sample(count, size, generator=generator, dtype=dtype)
+
+        def order(heads: int, size: int) -> Tensor:
+            return torch.rand(count, heads, size, generator=generator).argsort(2)
+
+        draw = Draw(order if permute else None, magnitude if scale else None, sign if scale else None)
+        return Transform.assemble(architecture, count, draw, dtype=dtype)
+
+    @staticmethod
+    def assemble(
+        architecture: Architecture, count: int, draw: Draw, *, dtype: torch.dtype = torch.float64
+    ) -> Transform:
+        """The transform of free choices: one permutation per slot, one value per variable and neuron.
+
+        Arguments:
+            architecture: Whose symmetries.
+            count: Number of networks B.
+            draw: Makes the choices; it is asked once for every slot and variable, in the order of the layers.
+            dtype: The type of the scales.
+        """
+        made: dict[tuple[str, int], Tensor] = {}
+
+        def once(kind: str, number: int, make: Callable[[], Tensor]) -> Tensor:
+            if (kind, number) not in made:
+                made[kind, number] = make()
+            return made[kind, number]
+
         permutations, scales = [], []
-        for i, layer in enumerate(architecture.layers):
-            identity = torch.arange(layer.size).expand(count, -1)
-            slot, scale_slot = architecture.slots[i], architecture.scale_slots[i]
-            if permute and slot is not None and slot not in slots:
-                slots[slot] = torch.rand(count, layer.size, generator=generator).argsort(1)
-            if scale and scale_slot is not None and scale_slot not in factors:
-                factors[scale_slot] = architecture.groups[i].sample(
-                    count, layer.size, generator=generator, spread=spread, dtype=dtype
-                )
-            ones = torch.ones(count, layer.size, dtype=dtype)
-            permutations.append(identity if slot is None else slots.get(slot, identity))
-            scales.append(ones if scale_slot is None else factors.get(scale_slot, ones))
+        for blocks in architecture.blocks:
+            orders, factors = [], []
+            for b in blocks:
+                orders.append(b.start + _order_of(b, count, draw, once))
+                q = torch.ones(count, b.size, dtype=dtype)
+                if draw.magnitude is not None:
+                    for v, power in b.scales:
+                        q = q * once("scale", v, partial(draw.magnitude, b.size)) ** power
+                if draw.sign is not None:
+                    for v in b.signs:
+                        q = q * once("sign", v, partial(draw.sign, b.size))
+                factors.append(q)
+            permutations.append(torch.cat(orders, dim=1))
+            scales.append(torch.cat(factors, dim=1))
         return Transform(architecture, tuple(permutations), tuple(scales))
 
     @staticmethod
@@ -128,10 +178,18 @@ class Transform:
         c = self.architecture.connections[connection]
         s_t, s_s = self.scales[c.target], self.architecture.phis[c.source](self.scales[c.source])
         moved = _take(e, self.permutations[c.target], 1)
-        if not c.dense:
+        if not c.has_weights or isinstance(c.map, Normalise | Scale):
             return _like(s_t / s_s, e) * moved
-        moved = _take(moved, self.permutations[c.source], 2)
-        return _like(s_t, e) * moved / _like(s_s[:, None], e)
+        # Neuron i of the target meets the sources of its group only.
+        width = s_s.shape[1] // c.groups
+        group = torch.arange(s_t.shape[1], device=s_t.device) // (s_t.shape[1] // c.groups)
+        met = (group[:, None] * width + torch.arange(width, device=s_t.device)).flatten()
+        old = (self.permutations[c.source] % width)[:, met].unflatten(1, (-1, width)) if c.groups > 1 else None
+        if old is None:
+            moved = _take(moved, self.permutations[c.source], 2)
+            return _like(s_t, e) * moved / _like(s_s[:, None], e)
+        moved = torch.take_along_dim(moved, old.reshape(*old.shape, *[1] * (e.dim() - 3)), 2)
+        return _like(s_t, e) * moved / _like(s_s[:, met].unflatten(1, (-1, width)), e)
 
     def apply(self, networks: Networks) -> Networks:
         """The transformed networks, which compute the same functions."""
@@ -141,13 +199,28 @@ class Transform:
                 f"transform: made for {len(self)} x {a}, got {len(networks)} x {networks.architecture}"
             )
         g = self.to(networks.device, networks.dtype)
+        learned = {s.index for s in a.segments if s.kind == "weight"}
         weights = [
-            None if w is None or isinstance(a.connections[c].map, Skip) else g.edge(c, w)
-            for c, w in enumerate(networks.weights)
+            g.edge(c, w) if w is not None and c in learned else None for c, w in enumerate(networks.weights)
         ]
-        biases = [None if b is None else g.vertex(i, b) for i, b in enumerate(networks.biases)]
+        own = {s.index for s in a.segments if s.kind == "bias"}
+        biases = [g.vertex(i, b) if b is not None and i in own else None for i, b in enumerate(networks.biases)]
         moved = Networks.from_tensors(a, weights, biases, networks.views.slopes)
         return networks.replace(moved.parameters)
+
+
+def _order_of(
+    block: Block, count: int, draw: Draw, once: Callable[[str, int, Callable[[], Tensor]], Tensor]
+) -> Tensor:
+    """The permutation (B, size) of a block: of the neurons within each head, then of the heads."""
+    width = block.size // block.heads
+    if draw.order is None or block.slot is None:
+        return torch.arange(block.size).expand(count, -1)
+    order = once("slot", block.slot, partial(draw.order, block.heads, width))
+    if block.head_slot is None:
+        return order[:, 0]
+    heads = once("head", block.head_slot, partial(draw.order, 1, block.heads))[:, 0]
+    return (heads[:, :, None] * width + torch.take_along_dim(order, heads[:, :, None], 1)).flatten(1)
 
 
 def _take(x: Tensor, index: Tensor, dim: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.architecture import Architecture
+from ..core.architecture import Architecture, Sum
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..native.formula import Edge
@@ -18,6 +18,7 @@ from .probes import Probes
 from .spec import Backward, Flow, PassingSpec
 from .states import Given, States, kept
 from .symmetry import Symmetry, edge_groups, vertex_groups
+from .wires import wire
 
 _LAYERS: dict[Flow, type[GraphLayer]] = {
     "none": ForwardLayer,
@@ -166,6 +167,9 @@ class Start(States):
 
     @kept
     def e(self, connection: int) -> Edge:
+        found = wire(self, connection)
+        if found is not None:
+            return found
         init = self.body.init
         return init.encode_edge(self.symmetry, connection, init.kernels(self.networks, connection))
 
@@ -207,6 +211,10 @@ def _check(symmetries: Sequence[Symmetry], backward: Flow) -> None:
         if backward == "shared" and any(g.scales for g in s.groups):
             raise ScaleGMNError(
                 f"backward: 'shared' is equivariant for signs only, but {s.architecture} has scales; use 'dual'"
+            )
+        if backward == "reciprocal" and not all(isinstance(layer.combine, Sum) for layer in s.architecture.layers):
+            raise ScaleGMNError(
+                f"backward: 'reciprocal' reads layers that add, but {s.architecture} multiplies; use 'dual'"
             )
         lifted = any(not s.phis[i].is_identity for i in range(len(s.phis)) if s.is_hidden(i))
         if backward == "reciprocal" and lifted:

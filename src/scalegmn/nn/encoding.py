@@ -7,13 +7,16 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ..core.architecture import Architecture
+from ..core.architecture import Architecture, Connection
+from ..core.blocks import Block
 from ..core.doubles import double
 from ..core.groups import Group
 from ..core.networks import Networks
+from ..core.wiring import spans
 from ..native.formula import Edge
-from .kernels import kernel_shape, largest, pad_kernel
+from .kernels import apart, crop_kernel, kernel_shape, largest
 from .mlp import MLP
 from .scale import ScaleEquivariant, start_linear
 from .spec import SignRule
@@ -23,8 +26,8 @@ from .symmetry import Symmetry
 class Positions(nn.Module):
     """Learned positional encodings that break exactly the symmetries that networks do not have.
 
-    Input neurons, output neurons and layers are told apart; hidden neurons of one layer are not, unless the layer is
-    tied to the input or the output and so may not be permuted.
+    Input neurons, output neurons, layers and blocks within them are told apart; hidden neurons of one block are not,
+    unless they may not be permuted, as where they are tied to the input or the output.
 
     Arguments:
         architectures: Sizes come from these.
@@ -34,13 +37,13 @@ class Positions(nn.Module):
     def __init__(self, architectures: Sequence[Architecture], width: int) -> None:
         super().__init__()
         depth = max(len(a.layers) for a in architectures)
-        pinned = [
-            layer.size for a in architectures for i, layer in enumerate(a.layers[:-1]) if i and a.slots[i] is None
-        ]
+        pinned = [b.stop for a in architectures for blocks in a.blocks[1:-1] for b in blocks if b.slot is None]
+        several = [len(blocks) for a in architectures for blocks in a.blocks[1:-1]]
         self.input = _table(max(a.layers[0].size for a in architectures), width)
         self.output = _table(max(a.layers[-1].size for a in architectures), width)
         self.hidden = _table(depth, width)
         self.pinned = _table(max(pinned, default=0), width)
+        self.block = _table(max([n for n in several if n > 1], default=0), width)
 
     def forward(self, architecture: Architecture) -> list[Tensor]:
         """Per layer (n, width)."""
@@ -52,11 +55,17 @@ class Positions(nn.Module):
                 case "output":
                     p = self.output[: layer.size]
                 case "hidden":
-                    p = self.hidden[i].expand(layer.size, -1)
-                    if architecture.slots[i] is None:
-                        p = p + self.pinned[: layer.size]
+                    p = self.hidden[i] + self._within(architecture.blocks[i])
             found.append(p)
         return found
+
+    def _within(self, blocks: Sequence[Block]) -> Tensor:
+        """What tells neurons of one layer apart: their number where they may not move, their block where it may."""
+        parts = []
+        for number, b in enumerate(blocks):
+            p = self.pinned[b.start : b.stop] if b.slot is None else self.hidden.new_zeros(b.size, self.hidden.shape[1])
+            parts.append(p + self.block[number] if len(blocks) > 1 else p)
+        return torch.cat(parts)
 
 
 class EdgePositions(nn.Module):
@@ -86,7 +95,7 @@ class EdgePositions(nn.Module):
 
 
 class Kernels(nn.Module):
-    """Puts the weights of every connection on its edges, padded with zeros to the largest kernel.
+    """Puts the weights of every connection on its edges, as if padded with zeros to the largest kernel.
 
     Small kernels sit in the middle of the largest; a linear layer's weight is a 1 x 1 kernel. The weights of each
     connection are multiplied by a constant that `measure` takes from training networks, so that states begin at a
@@ -109,15 +118,18 @@ class Kernels(nn.Module):
         return math.prod(self.shape)
 
     def forward(self, networks: Networks, index: int) -> Tensor:
-        """Weights of one connection (B, n_t, n_s, size), or (B, n, 1, size) if elementwise."""
-        w = networks.weights[index]
+        """Weights of one connection (B, n_t, n_s, K), or (B, n, 1, K) if elementwise."""
+        a, w = networks.architecture, networks.weights[index]
         if w is None:
-            size = networks.architecture.layers[networks.architecture.connections[index].target].size
-            w = networks.parameters.new_ones(len(networks), size)
+            w = networks.parameters.new_ones(len(networks), spans(a, a.connections[index])[0].size)
         if w.dim() == 2:
             w = w[:, :, None, None]
-        shape = kernel_shape(networks.architecture.connections[index])
-        return self.gain[index].to(w) * pad_kernel(w, shape, self.shape)
+        return self.gain[index].to(w) * apart(w, a.connections[index].groups)
+
+    def columns(self, connection: Connection) -> Tensor:
+        """Where the weights of a connection (K,) lie in the largest kernel."""
+        everything = torch.arange(self.size, device=self.gain.device)
+        return crop_kernel(everything, kernel_shape(connection), self.shape)
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:
@@ -193,7 +205,9 @@ class Init(nn.Module):
         b = networks.biases[layer]
         if b is None:
             size = networks.architecture.layers[layer].size
-            b = networks.parameters.new_full((len(networks), size), float(layer == 0))
+            # What nothing enters says 1: the input, and constant layers.
+            silent = not networks.architecture.incoming[layer]
+            b = networks.parameters.new_full((len(networks), size), float(silent))
         x = torch.cat([(self.bias_gain[layer].to(b) * b).unsqueeze(-1), *features], -1)
         if symmetry.is_hidden(layer):
             y: Tensor = self.vertex(symmetry.groups[layer], x, [position])
@@ -204,10 +218,14 @@ class Init(nn.Module):
 
     def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
         """The first states of the edges of one connection, from weights (B, n_t, n_s, K)."""
-        everywhere = symmetry.architecture.connections[connection].dense
-        if everywhere and self.kernels.size == 1 and not w.requires_grad and self.edge_positions is None:
-            return Edge(self.edge.weight.T, w.squeeze(-1))
-        e: Tensor = self.edge(w)
+        # The rows of the map that zeros would meet are left out instead.
+        matrix = self.edge.weight
+        if w.shape[-1] != self.kernels.size:
+            matrix = matrix[:, self.kernels.columns(symmetry.architecture.connections[connection])]
+        everywhere = symmetry.everywhere(connection)
+        if everywhere and w.shape[-1] == 1 and not w.requires_grad and self.edge_positions is None:
+            return Edge(matrix.T, w.squeeze(-1))
+        e = F.linear(w, matrix)
         return Edge(e if self.edge_positions is None else e * (1 + self.edge_positions(symmetry, connection)))
 
     @torch.no_grad()

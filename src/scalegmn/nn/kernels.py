@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.architecture import Architecture, Connection, Conv, Linear
+from ..core.architecture import Architecture, Connection, Conv, Linear, Table
 
 
 def kind(connection: Connection) -> str:
@@ -18,7 +19,7 @@ def kind(connection: Connection) -> str:
 
 def kernel_shape(connection: Connection) -> tuple[int, ...]:
     """The shape of the weights on an edge of a connection."""
-    return connection.map.kernel if isinstance(connection.map, Linear | Conv) else ()
+    return connection.map.kernel if isinstance(connection.map, Linear | Conv | Table) else ()
 
 
 def largest_kernels(architectures: Sequence[Architecture]) -> dict[str, tuple[int, ...]]:
@@ -56,6 +57,28 @@ def crop_kernel(weight: Tensor, shape: tuple[int, ...], room: tuple[int, ...]) -
         dim = weight.dim() - len(room) + axis
         weight = weight.narrow(dim, low, weight.shape[dim] - low - high)
     return weight.flatten(-len(room))
+
+
+def apart(weight: Tensor, groups: int) -> Tensor:
+    """Weights (..., n_t, n_s / groups, K) of a grouped convolution with zeros between groups (..., n_t, n_s, K).
+
+    Depthwise ones, whose edges are elementwise, stay as they are.
+    """
+    n_t, width = weight.shape[-3:-1]
+    if groups == 1 or (n_t == groups and width == 1):
+        return weight
+    parts = weight.unflatten(-3, (groups, -1)).unsqueeze(-2)
+    eye = torch.eye(groups, dtype=weight.dtype, device=weight.device)[:, None, None, :, None]
+    found: Tensor = (parts * eye).movedim(-2, -3).flatten(-3, -2)
+    return found.flatten(-4, -3)
+
+
+def together(weight: Tensor, groups: int) -> Tensor:
+    """The inverse of `apart`, for (..., n_t, n_s, K)."""
+    if groups == 1 or weight.shape[-2] == 1:
+        return weight
+    parts: Tensor = weight.unflatten(-2, (groups, -1)).unflatten(-4, (groups, -1))
+    return parts.diagonal(dim1=-5, dim2=-3).movedim(-1, -4).flatten(-4, -3)
 
 
 def _lift(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..core.architecture import Attention
 from ..core.groups import Group
-from ..native.formula import Edge
+from ..native.formula import SOURCE, Edge
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .scale import sum_of
 from .spec import Aggregate, SignRule
 from .states import States, kept
 from .symmetry import Way
+from .wires import sent, wire
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,12 @@ class GraphLayer(nn.Module, ABC):
         found, count = [], 0
         for c in (a.outgoing if back else a.incoming)[layer]:
             way = Way(old.symmetry, c, back)
+            y = sent(old, way, vertex)
+            if y is None:
+                continue
             e = edge(c)
-            found.append(self._run(message, way, vertex(way.sender), e, self._along_edge(old, c)))
-            count += e.edges[1 if back and a.connections[c].dense else 2]
+            found.append(self._run(message, way, y, e, self._along_edge(old, c)))
+            count += e.edges[1 if way.to == SOURCE else 2]
         if not found:
             return torch.zeros_like(vertex(layer))
         total = sum_of(found)
@@ -213,6 +218,10 @@ class GraphLayer(nn.Module, ABC):
         if not self.style.positions:
             return []
         c, p = old.symmetry.architecture.connections[connection], old.positions
+        if isinstance(old.symmetry.architecture.layers[c.target].combine, Attention):
+            # Queries and keys need not have their target's size, nor meet its neurons one by one.
+            size = old.symmetry.ranges(connection)[0].size
+            return [p[i][:1].unsqueeze(-2).expand(size, 1, -1) for i in (c.target, c.source)]
         return [old.symmetry.target(connection, p[c.target]), old.symmetry.source(connection, p[c.source])]
 
 
@@ -241,7 +250,8 @@ class Iteration(States):
 
     @kept
     def e(self, connection: int) -> Edge:
-        return self.layer.e(self, connection)
+        found = wire(self, connection)
+        return self.layer.e(self, connection) if found is None else found
 
     @kept
     def r(self, connection: int) -> Edge:

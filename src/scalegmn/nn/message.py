@@ -60,10 +60,10 @@ class Message(nn.Module):
         """
         m = self.rescale(y, e, lift=way.lift, by_target=way.by_target)
         if way.symmetry.is_hidden(way.receiver):
-            return self.hidden.on_edges(way.symmetry.groups[way.receiver], m, contexts, reduce=way.to)
+            return way.arriving(self.hidden.on_edges(way.symmetry.groups[way.receiver], m, contexts, reduce=way.to))
         m = m.dense()
         message: Tensor = self.fixed(torch.cat([m, *(p.expand(*m.shape[:-1], -1) for p in contexts)], -1))
-        return message.sum(2 if way.to == TARGET else 1)
+        return way.arriving(message.sum(2 if way.to == TARGET else 1))
 
 
 class Update(nn.Module):

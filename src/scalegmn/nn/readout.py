@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.architecture import Architecture
-from .kernels import crop_kernel, kernel_shape
+from .kernels import crop_kernel, kernel_shape, together
 from .layers import Style, pairing
 from .message import VertexInvariant
 from .mlp import MLP
@@ -151,7 +151,8 @@ class ParameterReadout(nn.Module):
             if s.kind == "weight":
                 e = self.weight(symmetry.edge_group(s.index), states.e(s.index).dense())
                 e = e.unflatten(-1, (self.copies, math.prod(self.kernel)))
-                value = crop_kernel(e, kernel_shape(a.connections[s.index]), self.kernel).movedim(-2, 1).flatten(2)
+                value = crop_kernel(e, kernel_shape(a.connections[s.index]), self.kernel).movedim(-2, 1)
+                value = together(value, a.connections[s.index].groups).flatten(2)
             elif s.kind == "bias":
                 x = states.x(s.index)
                 y = self.bias(symmetry.groups[s.index], x) if symmetry.is_hidden(s.index) else self.output_bias(x)

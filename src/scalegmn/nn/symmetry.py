@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..core.activations import Phi
-from ..core.architecture import Architecture
+from ..core.architecture import Architecture, Conv, Product, Skip
 from ..core.groups import Group, Trivial, group
+from ..core.wiring import Span, spans
 from ..native.formula import SOURCE, TARGET
 
 
@@ -49,17 +51,42 @@ class Symmetry:
         source, target = self.groups[c.source], self.groups[c.target]
         return group(signs=source.signs or target.signs, scales=source.scales or target.scales)
 
+    def everywhere(self, connection: int) -> bool:
+        """Whether edges join every source with every target, not only neurons of one number.
+
+        Grouped convolutions have edges of weight zero between their groups; a factor of one neuron goes to all.
+        """
+        c = self.architecture.connections[connection]
+        size = self.architecture.layers[c.target].size
+        if isinstance(c.map, Skip):
+            one = self.ranges(connection)[0].size == 1
+            return one and size > 1 and isinstance(self.architecture.layers[c.target].combine, Product)
+        return c.dense or (isinstance(c.map, Conv) and c.groups < size)
+
+    def ranges(self, connection: int) -> tuple[Span, Span]:
+        """The ranges of source and target that a connection joins."""
+        return spans(self.architecture, self.architecture.connections[connection])
+
     def source(self, connection: int, x: Tensor) -> Tensor:
         """Lay a tensor (..., n_s, h) of the source layer along the edges (..., n_t, n_s, h)."""
-        return x.unsqueeze(-3) if self.architecture.connections[connection].dense else x.unsqueeze(-2)
+        x = _part(x, self.ranges(connection)[0])
+        return x.unsqueeze(-3) if self.everywhere(connection) else x.unsqueeze(-2)
 
     def target(self, connection: int, x: Tensor) -> Tensor:
         """Lay a tensor (..., n_t, h) of the target layer along the edges (..., n_t, n_s, h)."""
-        return x.unsqueeze(-2)
+        return (x if self.everywhere(connection) else _part(x, self.ranges(connection)[1])).unsqueeze(-2)
 
     def outer(self, connection: int, x: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """Factors at the targets (B, n_t, h) and at the sources (B, n_s, h) of edges whose product is x_t d_s."""
-        return (x, d) if self.architecture.connections[connection].dense else (x * d, torch.ones_like(d[:, :1]))
+        if self.everywhere(connection):
+            return x, d
+        source, target = self.ranges(connection)
+        return _part(x, target) * _part(d, source), torch.ones_like(d[:, :1])
+
+
+def _part(x: Tensor, span: Span) -> Tensor:
+    """Some neurons of (..., n, h)."""
+    return x if x.shape[-2] == span.size else x.narrow(-2, span.start, span.size)
 
 
 @dataclass(frozen=True)
@@ -96,12 +123,26 @@ class Way:
     @property
     def by_target(self) -> bool:
         """Whether senders lie along the targets of the edges: those of elementwise connections do both ways."""
-        return self.back or not self.symmetry.architecture.connections[self.connection].dense
+        return self.back or not self.symmetry.everywhere(self.connection)
 
     @property
     def to(self) -> int:
         """The end of the edges where the receivers lie."""
-        return SOURCE if self.back and self.symmetry.architecture.connections[self.connection].dense else TARGET
+        return SOURCE if self.back and self.symmetry.everywhere(self.connection) else TARGET
+
+    def leaving(self, y: Tensor) -> Tensor:
+        """The senders among the neurons (B, n, h) of their layer."""
+        source, target = self.symmetry.ranges(self.connection)
+        everywhere = self.symmetry.everywhere(self.connection)
+        return y if self.back and everywhere else _part(y, target if self.back else source)
+
+    def arriving(self, m: Tensor) -> Tensor:
+        """What the receivers get (B, n, h), zero for the other neurons of their layer."""
+        size = self.symmetry.architecture.layers[self.receiver].size
+        if m.shape[1] == size:
+            return m
+        span = self.symmetry.ranges(self.connection)[0 if self.back else 1]
+        return F.pad(m, (0, 0, span.start, size - span.start - span.size))
 
 
 def vertex_groups(symmetries: Iterable[Symmetry]) -> tuple[Group, ...]:

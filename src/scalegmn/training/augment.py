@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.architecture import Architecture, Linear
+from ..core.architecture import Linear
+from ..core.groups import Sign
 from ..core.networks import Networks
-from ..core.transform import Transform
+from ..core.transform import Draw, Transform
 from ..errors import ScaleGMNError
 
 
@@ -44,26 +45,20 @@ class ScaleAugment:
     def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
         """The rescaled networks; `generator` is the source of randomness (on the CPU)."""
         a, count = networks.architecture, len(networks)
-        base = Transform.sample(a, count, generator, permute=self.permute, scale=False, dtype=networks.dtype)
-        scales = self._scales(a, count, generator, networks.dtype)
-        return Transform(a, base.permutations, scales).apply(networks)
+        def order(heads: int, size: int) -> Tensor:
+            return torch.rand(count, heads, size, generator=generator).argsort(2)
 
-    def _scales(
-        self, a: Architecture, count: int, generator: torch.Generator | None, dtype: torch.dtype
-    ) -> tuple[Tensor, ...]:
-        drawn: dict[int, Tensor] = {}
-        scales = []
-        for layer, slot, group in zip(a.layers, a.scale_slots, a.groups, strict=True):
-            q = torch.ones(count, layer.size, dtype=dtype)
-            if slot is not None and slot not in drawn:
-                if group.scales:
-                    u = torch.rand(count, layer.size, generator=generator, dtype=dtype)
-                    q = (-torch.log1p(-u)).clamp(min=1e-4) / self.rate
-                if group.signs:
-                    q = q * (2 * torch.randint(2, q.shape, generator=generator) - 1).to(dtype)
-                drawn[slot] = q
-            scales.append(q if slot is None else drawn[slot])
-        return tuple(scales)
+        def magnitude(size: int) -> Tensor:
+            u = torch.rand(count, size, generator=generator, dtype=networks.dtype)
+            return (-torch.log1p(-u)).clamp(min=1e-4) / self.rate
+
+        def sign(size: int) -> Tensor:
+            return Sign.sample(count, size, generator=generator, dtype=networks.dtype)
+
+        still, moving = Draw(order if self.permute else None), Draw(None, magnitude, sign)
+        permutations = Transform.assemble(a, count, still, dtype=networks.dtype).permutations
+        scales = Transform.assemble(a, count, moving, dtype=networks.dtype).scales
+        return Transform(a, permutations, scales).apply(networks)
 
 
 @dataclass(frozen=True)
@@ -73,6 +68,7 @@ class NoiseAugment:
     Arguments:
         strength: The factor s; \(\sigma_\theta\) is the standard deviation of each weight matrix or bias in the batch.
 
+    >>> from scalegmn.core.architecture import Architecture
     >>> networks = Networks(Architecture.mlp([2, 8, 1], "relu"), torch.randn(5, 33))
     >>> noisy = NoiseAugment(0.1)(networks, torch.Generator().manual_seed(0))
     >>> 0.05 < float((noisy.parameters - networks.parameters).std()) < 0.2
@@ -105,6 +101,7 @@ class MoveAugment:
     Arguments:
         strength: The factor s; entries of A and a are uniform in (-1, 1), and differ from network to network.
 
+    >>> from scalegmn.core.architecture import Architecture
     >>> networks = Networks(Architecture.mlp([2, 8, 1], "sine"), torch.randn(5, 33))
     >>> moved = MoveAugment(0.1)(networks, torch.Generator().manual_seed(0))
     >>> torch.equal(moved.weights[1], networks.weights[1]), torch.equal(moved.weights[0], networks.weights[0])

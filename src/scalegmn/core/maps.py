@@ -1,0 +1,160 @@
+"""What connections and layers of an architecture do: maps, pooling, and ways to combine what arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+# Marks entries that the stored form of architectures lacked at first (`scalegmn.core.schema`).
+LATER = "later"
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A matrix, at every position of maps. After a flatten, `positions` is the spatial shape that lies on each edge."""
+
+    positions: tuple[int, ...] = ()
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The shape of the weights on one edge."""
+        return self.positions
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution in one or two dimensions.
+
+    Arguments:
+        kernel, stride, padding, dilation: Per spatial dimension.
+        groups: Into how many groups channels fall; as many as there are channels is a depthwise convolution.
+        transposed: Whether it is a transposed convolution.
+        extra: Of a transposed convolution, what is added to one side of its output.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = field(default=1, metadata={LATER: True})
+    transposed: bool = field(default=False, metadata={LATER: True})
+    extra: tuple[int, ...] = field(default=(), metadata={LATER: True})
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A wire without parameters: neuron `read + i` of the source goes to neuron `write + i` of the target.
+
+    Arguments:
+        read, write: Where the range of neurons begins.
+        size: How many neurons; 0 for all of the source.
+    """
+
+    read: int = field(default=0, metadata={LATER: True})
+    write: int = field(default=0, metadata={LATER: True})
+    size: int = field(default=0, metadata={LATER: True})
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One learned factor per neuron, as in a BatchNorm in evaluation mode."""
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """Normalisation, then one learned gain per neuron (its shift is the target's bias).
+
+    Arguments:
+        eps: Added to the variance.
+        kind: `layer` and `rms` are over the neurons at each position (LayerNorm, RMSNorm), `group` over the neurons
+            of a group and all positions (GroupNorm; InstanceNorm has groups of one neuron).
+        groups: Into how many groups neurons fall.
+        learned: Whether there are gains.
+    """
+
+    eps: float = 1e-5
+    kind: Literal["layer", "rms", "group"] = field(default="layer", metadata={LATER: True})
+    groups: int = field(default=1, metadata={LATER: True})
+    learned: bool = field(default=True, metadata={LATER: True})
+
+
+@dataclass(frozen=True)
+class Table:
+    """Weights per position, from a layer of one constant neuron: learned positions, class tokens, shifts.
+
+    Arguments:
+        positions: The spatial shape of the table; () adds the same everywhere.
+        start: The position along the first spatial dimension at which it begins.
+    """
+
+    positions: tuple[int, ...] = ()
+    start: int = 0
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The shape of the weights on one edge."""
+        return self.positions
+
+
+Map = Linear | Conv | Skip | Normalise | Scale | Table
+
+PoolKind = Literal[
+    "avg", "max", "adaptive_avg", "global_avg", "global_max",
+    "pad", "merge", "at", "nearest", "bilinear", "bilinear_corners",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pooling of the source's maps, or another change of their positions, before the map of a connection.
+
+    Arguments:
+        kind: `avg` and `max` slide a window; `adaptive_avg` gives maps of shape `size`; `global_avg` and
+            `global_max` remove the spatial dimensions. `pad` adds `size` zeros before and `stride` after (or cuts off,
+            where negative), `merge` puts all positions in a row, `at` takes position `size`. `nearest`, `bilinear`
+            and `bilinear_corners` (corners aligned) enlarge maps `size` times.
+        size, stride, padding: Of the window.
+    """
+
+    kind: PoolKind
+    size: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+
+    @property
+    def is_max(self) -> bool:
+        """Whether it takes a maximum, which commutes with positive factors only."""
+        return self.kind in ("max", "global_max")
+
+    @property
+    def removes_space(self) -> bool:
+        """Whether no spatial dimensions remain."""
+        return self.kind in ("global_avg", "global_max", "at")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What arrives at a neuron is added."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """What arrives at a neuron is multiplied; a factor of one neuron, or without positions, is one for all."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Three wires arrive: queries, keys, values. Per head, softmax(scale q k) v over positions.
+
+    Arguments:
+        heads: Into how many heads the neurons of each fall.
+        scale: The factor before the softmax.
+        causal: Whether a position sees only those before it and itself.
+    """
+
+    heads: int
+    scale: float
+    causal: bool = False
+
+
+Combine = Sum | Product | Attention
