@@ -123,8 +123,9 @@ def blocks(hidden: Sequence[str]) -> Architecture:
     def conv(kernel: int, groups: int = 1) -> Conv:
         return Conv((kernel,), (1,), (kernel // 2,), (1,), groups)
 
-    layers = (Layer(2, bias=False), Layer(2, a), Layer(2, b), Layer(4, activation("identity"), bias=False), Layer(4, a),
-              Layer(4, c), Layer(4, activation("sigmoid")), Layer(4, combine=Product(), bias=False), Layer(3))  # fmt: skip
+    sides = Layer(2, a), Layer(2, b), Layer(4, bias=False)
+    gated = Layer(4, activation("sigmoid")), Layer(4, combine=Product(), bias=False)
+    layers = Layer(2, bias=False), *sides, Layer(4, a), Layer(4, c), *gated, Layer(3)
     beside = (Connection(1, 3, Skip(0, 0, 2)), Connection(2, 3, Skip(0, 2, 2)))
     filters = (Connection(3, 4, conv(3, 2)), Connection(4, 5, conv(3, 4)))
     gate = (Connection(5, 6, pools=(Pool("global_avg"),)), Connection(5, 7, Skip()), Connection(6, 7, Skip()))
@@ -135,9 +136,8 @@ def blocks(hidden: Sequence[str]) -> Architecture:
 def attention(hidden: Sequence[str]) -> Architecture:
     """Self-attention of two heads on a residual stream, then a normalised layer."""
     a, b, _ = map(activation, hidden)
-    identity = activation("identity")
-    layers = (Layer(2, bias=False), Layer(4, identity), Layer(12, identity), Layer(4, bias=False, combine=Attention(2, 0.7)),
-              Layer(4, a), Layer(4, b), Layer(3))  # fmt: skip
+    attended = Layer(4, bias=False, combine=Attention(2, 0.7))
+    layers = Layer(2, bias=False), Layer(4), Layer(12), attended, Layer(4, a), Layer(4, b), Layer(3)
     wires = tuple(Connection(2, 3, Skip(4 * i, 0, 4)) for i in range(3))
     stream = Connection(1, 4, Skip()), Connection(3, 4), Connection(4, 5, Normalise())
     last = Connection(5, 6, pools=(Pool("global_avg", (1,)),))

@@ -11,8 +11,8 @@ from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor
-from scalegmn.models.dws import DWS
 from scalegmn.models.method import Method
+from scalegmn.models.ng_gnn import NGGNN
 from scalegmn.models.scalegmn import GMN, ScaleGMN, ScaleGMNB
 from scalegmn.nn.kernels import apart, together
 
@@ -69,8 +69,8 @@ def test_queries_reach_the_answer() -> None:
 
 
 def test_others_refuse_in_one_line() -> None:
-    with pytest.raises(ScaleGMNError, match=r"dws: expected layers that are complete.*use gmn or scalegmn"):
-        DWS([networks_of("DenseNet").architecture], 3)
+    with pytest.raises(ScaleGMNError, match=r"ng-gnn: expected layers that are complete.*use gmn or scalegmn"):
+        NGGNN([networks_of("DenseNet").architecture], 3)
 
 
 def test_groups_apart_and_together() -> None:
