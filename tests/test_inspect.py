@@ -192,3 +192,22 @@ def test_complaints(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
     assert "RuntimeError: not today" in complaint(capsys, good, "--arch", "theirs:failing")
     assert "expected it to return an nn.Module, got int" in complaint(capsys, good, "--arch", "theirs:number")
     assert "lacks" in complaint(capsys, good, "--arch", "theirs:ResNet")
+
+
+def test_a_module_by_itself_with_its_blocks_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "attending.py").write_text(
+        "from torch import nn\n\n\ndef make():\n"
+        "    layer = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)\n"
+        "    return nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    layers = answer(capsys, "--arch", "attending:make", "--plot", "graph.svg")["layers"]
+    query, key, value = layers[2]["blocks"]
+    assert query["permutation_slot"] == key["permutation_slot"] != value["permutation_slot"]
+    assert key["scales"] == [[query["scales"][0][0], -1.0]]
+    assert layers[3]["combine"] == "attention"
+    assert (tmp_path / "graph.svg").read_text().startswith("<?xml")
+    assert run(app, ["inspect"]) == 2
+    assert run(app, ["inspect", "--arch", "attending:make", "--plot", "graph.gif"]) == 2

@@ -18,7 +18,17 @@ import torch
 from torch import Tensor
 
 from .core.activations import activation
-from .core.architecture import Architecture, Connection, Layer, Skip
+from .core.architecture import (
+    Architecture,
+    Attention,
+    Connection,
+    Conv,
+    Layer,
+    Normalise,
+    Pool,
+    Product,
+    Skip,
+)
 from .core.networks import Networks
 from .core.transform import Transform
 from .errors import ScaleGMNError
@@ -93,6 +103,8 @@ def architectures() -> dict[str, Callable[[Sequence[str]], Architecture]]:
         "residual": residual,
         "CNN": partial(Architecture.cnn, [1, 4, 3, 4], 3),
         "CNN, flattened": partial(Architecture.cnn, [2, 3, 4, 3], 2, kernel=2, positions=(2, 2)),
+        "blocks": blocks,
+        "attention": attention,
     }
 
 
@@ -102,6 +114,34 @@ def residual(hidden: Sequence[str]) -> Architecture:
     layers = (Layer(2, bias=False), Layer(5, a), Layer(4, b), Layer(5, c), Layer(3))
     block = (Connection(1, 2), Connection(1, 3, Skip()), Connection(2, 3))
     return Architecture(layers, (Connection(0, 1), *block, Connection(3, 4)))
+
+
+def blocks(hidden: Sequence[str]) -> Architecture:
+    """Two layers side by side, a grouped and a depthwise convolution of them, and a product with a gate."""
+    a, b, c = map(activation, hidden)
+
+    def conv(kernel: int, groups: int = 1) -> Conv:
+        return Conv((kernel,), (1,), (kernel // 2,), (1,), groups)
+
+    sides = Layer(2, a), Layer(2, b), Layer(4, bias=False)
+    gated = Layer(4, activation("sigmoid")), Layer(4, combine=Product(), bias=False)
+    layers = Layer(2, bias=False), *sides, Layer(4, a), Layer(4, c), *gated, Layer(3)
+    beside = (Connection(1, 3, Skip(0, 0, 2)), Connection(2, 3, Skip(0, 2, 2)))
+    filters = (Connection(3, 4, conv(3, 2)), Connection(4, 5, conv(3, 4)))
+    gate = (Connection(5, 6, pools=(Pool("global_avg"),)), Connection(5, 7, Skip()), Connection(6, 7, Skip()))
+    ends = Connection(0, 1, conv(1)), Connection(0, 2, conv(3)), Connection(7, 8, pools=(Pool("global_avg"),))
+    return Architecture(layers, (*ends[:2], *beside, *filters, *gate, ends[2]))
+
+
+def attention(hidden: Sequence[str]) -> Architecture:
+    """Self-attention of two heads on a residual stream, then a normalised layer."""
+    a, b, _ = map(activation, hidden)
+    attended = Layer(4, bias=False, combine=Attention(2, 0.7))
+    layers = Layer(2, bias=False), Layer(4), Layer(12), attended, Layer(4, a), Layer(4, b), Layer(3)
+    wires = tuple(Connection(2, 3, Skip(4 * i, 0, 4)) for i in range(3))
+    stream = Connection(1, 4, Skip()), Connection(3, 4), Connection(4, 5, Normalise())
+    last = Connection(5, 6, pools=(Pool("global_avg", (1,)),))
+    return Architecture(layers, (Connection(0, 1), Connection(1, 2), *wires, *stream, last))
 
 
 def hostile_networks(architecture: Architecture, count: int, generator: torch.Generator) -> Networks:
@@ -136,6 +176,8 @@ def cases(methods: Sequence[Method]) -> list[Case]:
     for method in methods:
         names = ACTIVATIONS if "scale" in method.symmetries else _FEW
         for kind in architectures():
+            if kind in ("blocks", "attention") and not method.trunk.reads_blocks:
+                continue
             if kind.startswith("CNN") and not method.convolutions:
                 continue
             for name in names:

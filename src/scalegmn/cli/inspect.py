@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import ScaleGMNError
 from .application import app, examples
 from .console import print_json, stdout
 from .sources import Prefix, hidden_activation, load_module
@@ -36,8 +37,10 @@ _SHOWN_FILES = 20
 )
 def inspect(
     files: Annotated[
-        list[Path], typer.Argument(help="Checkpoints (torch, safetensors, Keras).", show_default=False)
-    ],
+        list[Path] | None,
+        typer.Argument(help="Checkpoints (torch, safetensors, Keras); none for the module of --arch itself.",
+                       show_default=False),
+    ] = None,
     arch: Annotated[
         str | None,
         typer.Option(help="module:function or path/file.py:function that returns the nn.Module."),
@@ -47,6 +50,9 @@ def inspect(
     ] = None,
     w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.")] = None,
     prefix: Prefix = "",
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the graph, blocks coloured by permutation slot (.png, .svg, .pdf).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show architecture, parameters, symmetries and idle neurons of networks of one architecture.
@@ -58,12 +64,31 @@ def inspect(
     from ..core.networks import Networks
 
     like = None if arch is None else load_module(arch)
-    networks = Networks.from_files(files, like=like, activation=hidden_activation(activation, w0), prefix=prefix)
-    answer = describe(networks, [str(f) for f in files])
+    if not files and like is None:
+        raise ScaleGMNError("inspect: expected files, or a module given by --arch")
+    if not files and like is not None:
+        networks, names = Networks.from_modules([like]), [str(arch)]
+    else:
+        names = [str(f) for f in files or []]
+        networks = Networks.from_files(names, like=like, activation=hidden_activation(activation, w0), prefix=prefix)
+    if plot is not None:
+        _draw(networks, plot)
+    answer = describe(networks, names)
     if as_json:
         print_json(answer)
     else:
         _show(answer)
+
+
+def _draw(networks: Networks, path: Path) -> None:
+    from ..convert.draw import draw
+
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ScaleGMNError(f"--plot: expected a name that ends in .png, .svg or .pdf, got {path}")
+    try:
+        draw(networks.architecture, path)
+    except OSError as error:
+        raise ScaleGMNError(f"--plot: {path} cannot be written ({error.strerror})") from error
 
 
 # -- the answer --------------------------------------------------------------------------------------------------
@@ -76,6 +101,8 @@ def describe(networks: Networks, names: Sequence[str]) -> dict[str, Any]:
         networks: Of any architecture.
         names: One for each network.
     """
+    from ..convert.draw import describe_block
+
     a = networks.architecture
     found = _findings(networks)
     layers = [
@@ -84,12 +111,19 @@ def describe(networks: Networks, names: Sequence[str]) -> dict[str, Any]:
             "role": a.roles[i],
             "neurons": layer.size,
             "activation": str(layer.activation),
+            "combine": type(layer.combine).__name__.lower(),
             "from": [_connection(a, a.connections[c]) for c in a.incoming[i]],
             "bias": i > 0 and layer.bias,
             "parameters": sum(s.size for s in a.segments if _owner(a, s.kind, s.index) == i),
             "group": a.groups[i].name,
             "permutation_slot": a.slots[i],
             "scale_slot": a.scale_slots[i],
+            "blocks": [
+                {"start": b.start, "neurons": b.size, "permutation_slot": b.slot, "heads": b.heads,
+                 "head_slot": b.head_slot, "scales": [list(v) for v in b.scales], "signs": list(b.signs),
+                 "text": describe_block(b)}
+                for b in a.blocks[i]
+            ],
         }
         for i, layer in enumerate(a.layers)
     ]
@@ -111,21 +145,18 @@ def symmetry(architecture: Architecture) -> dict[str, Any]:
     """The size of a symmetry group: permutations n! per slot, 2 per sign, one dimension per positive scale."""
     import math
 
-    permuted: dict[int, int] = {}
-    scaled: dict[int, tuple[int, bool, bool]] = {}
-    for i, layer in enumerate(architecture.layers):
-        slot, scale_slot, group = architecture.slots[i], architecture.scale_slots[i], architecture.groups[i]
-        if slot is not None:
-            permuted[slot] = layer.size
-        if scale_slot is not None:
-            scaled[scale_slot] = (layer.size, group.signs, group.scales)
-    sizes = list(permuted.values())
-    signs = sum(n for n, has_signs, _ in scaled.values() if has_signs)
+    blocks = [b for layer in architecture.blocks for b in layer]
+    neurons = {b.slot: b for b in blocks if b.slot is not None}
+    heads = {b.head_slot: b.heads for b in blocks if b.head_slot is not None}
+    scales = {v: b.size for b in blocks for v, _ in b.scales}
+    signs = {v: b.size for b in blocks for v in b.signs}
+    factorials = sum(b.heads * math.lgamma(b.size // b.heads + 1) for b in neurons.values())
+    factorials += sum(math.lgamma(n + 1) for n in heads.values())
     return {
-        "permuted_layers": sizes,
-        "signs": signs,
-        "scales": sum(n for n, _, has_scales in scaled.values() if has_scales),
-        "log10_discrete": sum(math.lgamma(n + 1) for n in sizes) / math.log(10) + signs * math.log10(2),
+        "permuted_layers": [n for b in neurons.values() for n in [b.size // b.heads] * b.heads] + list(heads.values()),
+        "signs": sum(signs.values()),
+        "scales": sum(scales.values()),
+        "log10_discrete": factorials / math.log(10) + sum(signs.values()) * math.log10(2),
     }
 
 
@@ -134,19 +165,10 @@ def _owner(architecture: Architecture, kind: str, index: int) -> int:
 
 
 def _connection(architecture: Architecture, c: Connection) -> str:
-    from ..core.architecture import Conv, Linear, Normalise
+    from ..convert.draw import describe_map
 
     pools = "".join(f" {p.kind.replace('_', ' ')} {'x'.join(map(str, p.size))}".rstrip() for p in c.pools)
-    match c.map:
-        case Conv():
-            what = f"conv {'x'.join(map(str, c.map.kernel))}"
-            what += f" stride {c.map.stride[0]}" if set(c.map.stride) != {1} else ""
-        case Linear():
-            what = f"flatten {'x'.join(map(str, c.map.positions))}" if c.map.positions else "linear"
-        case Normalise():
-            what = "layer norm"
-        case _:
-            what = "residual"
+    what = describe_map(c)
     gain = f" x {c.gain:g}" if c.gain != 1 else ""
     return f"{c.source}{pools} {what}{gain}"
 
@@ -163,7 +185,7 @@ def _findings(networks: Networks) -> dict[str, list[Tensor]]:
         bias = networks.biases[i]
         if bias is None:
             bias = networks.parameters.new_zeros(len(networks), layer.size)
-        unfed = _all_zero(networks, a.incoming[i], 2) if i else torch.zeros_like(bias, dtype=torch.bool)
+        unfed = _all_zero(networks, a.incoming[i], 2) if a.incoming[i] else torch.zeros_like(bias, dtype=torch.bool)
         unheard = _all_zero(networks, a.outgoing[i], 1) if a.outgoing[i] else torch.zeros_like(unfed)
         found["no_input"].append(unfed & (bias == 0))
         found["no_output"].append(unheard)
@@ -181,7 +203,8 @@ def _all_zero(networks: Networks, connections: Sequence[int], over: int) -> Tens
     for c in connections:
         weight = networks.weights[c]
         if weight is None or not networks.architecture.connections[c].dense:
-            layer = networks.architecture.connections[c].target
+            ends = networks.architecture.connections[c]
+            layer = ends.target if over == 2 else ends.source
             return torch.zeros(len(networks), networks.architecture.layers[layer].size, dtype=torch.bool)
         masks.append((weight == 0).all(3).all(over))
     return torch.stack(masks).all(0)
@@ -217,12 +240,14 @@ def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
     for i, row in enumerate(answer["layers"]):
         partners = [str(j) for j, slot in enumerate(slots) if slot == slots[i] and j != i]
         permuted = "fixed" if slots[i] is None else ", ".join(partners) or "alone"
+        if len(row["blocks"]) > 1 or row["blocks"][0]["heads"] > 1:
+            permuted = "\n".join(b["text"] for b in row["blocks"])
         counts = [sum(len(f[kind].get(str(i), [])) for f in answer["files"]) for kind in kinds]
         table.add_row(
             f"{i} {row['role']}",
             "\n".join(row["from"]),
             str(row["neurons"]),
-            row["activation"] if i else "",
+            (row["activation"] if row["combine"] == "sum" else row["combine"]) if i else "",
             f"{row['parameters']:,}",
             row["group"],
             permuted,

@@ -60,6 +60,7 @@ class ScaleGMNTrunk(EditingTrunk):
     """
 
     spec: ScaleGMNSpec
+    reads_blocks = True
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: ScaleGMNSpec) -> None:
         super().__init__(method, architectures, spec)

@@ -54,12 +54,21 @@ class Trunk(nn.Module, ABC):
         spec: What a person chose.
     """
 
+    # Whether it reads layers of several blocks: concatenation, groups, products, attention, shared weights.
+    reads_blocks = False
+
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: Spec) -> None:
         super().__init__()
         if isinstance(architectures, Architecture):
             raise ScaleGMNError(f"architectures: expected a list of them, got one, {architectures}; put it in a list")
         if not architectures:
             raise ScaleGMNError("architectures: expected at least one, got none")
+        strange = None if self.reads_blocks else next((a for a in architectures if not a.plain), None)
+        if strange is not None:
+            raise ScaleGMNError(
+                f"{method.name}: expected layers that are complete, residual or normalised, without concatenation, "
+                f"groups, products or attention, got {strange}; use gmn or scalegmn"
+            )
         self.method, self.architectures, self.spec = method, tuple(dict.fromkeys(architectures)), spec
         if not method.several:
             same_shapes(self.architectures, method.name)
