@@ -17,7 +17,8 @@ struct Gradients {
 template <typename F>
 void check(const Net<F> &n, const Gradients<F> &d) {
     check(n);
-    for (const F *p : {d.out, static_cast<const F *>(d.first), static_cast<const F *>(d.last),
+    expect((d.out || !n.rows()) && aligned(d.out), "the gradient of the result is missing");
+    for (const F *p : {static_cast<const F *>(d.first), static_cast<const F *>(d.last),
                        static_cast<const F *>(d.offset), static_cast<const F *>(d.weight),
                        static_cast<const F *>(d.bias), static_cast<const F *>(d.last_bias)})
         expect(p && aligned(p), "a gradient is missing");
@@ -281,7 +282,7 @@ void net_backward(const Net<F> &n, const Gradients<F> &d) {
     extern "C" const char *net_forward_##F(const Net<F> *n, F *out) {                   \
         return guarded([&] {                                                            \
             check(*n);                                                                  \
-            expect(out && aligned(out), "the result is missing");                       \
+            expect((out || !n->rows()) && aligned(out), "the result is missing");                       \
             net_forward(*n, out);                                                       \
         });                                                                             \
     }                                                                                   \
