@@ -38,13 +38,11 @@ struct Net {
 template <typename F>
 void check(const Net<F> &n) {
     constexpr Index most = Index(1) << 31, block = Vector<F>::block;
-    for (Index size : {n.B, n.T, n.S}) expect(0 <= size && size < most, "B, T and S must be 0 or more");
+    for (Index size : {n.B, n.T, n.S}) expect(0 < size && size < most, "B, T and S must be 1 or more");
     for (Index width : {n.inputs, n.middle, n.hidden, n.outputs})
         expect(0 < width && width < most && width % block == 0, "widths must be multiples of two vectors");
     expect(0 < n.channels && n.channels <= n.hidden, "channels must be 1 to hidden");
-    for (const F *p : {n.first, n.offset, n.weight, n.bias, n.last, n.last_bias}) expect(p, "an array is missing");
-    // Tensors without numbers have no address.
-    expect(n.x || !n.rows(), "an array is missing");
+    for (const F *p : {n.x, n.first, n.offset, n.weight, n.bias, n.last, n.last_bias}) expect(p, "an array is missing");
     for (const F *p : {n.x, n.scalar, n.edge, n.vertex, n.gamma, n.first, n.offset, n.target, n.source, n.weight, n.bias,
                        n.more, n.last, n.last_bias, n.outer_target, n.outer_source})
         expect(aligned(p), "an array does not begin at a number");
