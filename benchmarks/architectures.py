@@ -2,8 +2,8 @@
 
     python benchmarks/architectures.py
 
-Errors are relative to the largest output, in float64, over two random networks: of `evaluate` against the modules, and after
-a random symmetry with scales in [0.1, 10]. Seconds (processor time) and memory are those of one forward pass of a
+Errors are relative to the largest output, in float64, over two random networks: of `evaluate` against the modules, and
+after a random symmetry with scales in [0.1, 10]. Seconds (processor time) and memory are those of one forward pass of a
 ScaleGMN of 4 layers in float32 on one network, each in a process of its own.
 """
 
@@ -93,7 +93,8 @@ def apart(run: Callable[[], dict[str, object]]) -> dict[str, object]:
 def main() -> None:
     """Print the table."""
     out = sys.stdout.write
-    out("| architecture | parameters | converts | evaluate | after a symmetry | seconds | MB |\n|---|---|---|---|---|---|---|\n")
+    out("| architecture | parameters | converts | evaluate | after a symmetry | seconds | MB |\n")
+    out("|---|---|---|---|---|---|---|\n")
     for name, example in {**GALLERY, **LARGE}.items():
         found = apart(lambda example=example, name=name: measure(example, name in LARGE))  # type: ignore[misc]
         if "error" in found:
