@@ -130,6 +130,7 @@ PATTERNS: dict[str, tuple[Forward, tuple[int, ...], str]] = {
     "a product with itself": (lambda m, x: m.out((lambda z: z * z)(m.a(x))), VECTOR, "1*1"),
     "clamps": (lambda m, x: torch.clamp(m.out(m.a(x).clamp(min=0)), min=-1, max=1), VECTOR, "1+1"),
     "offset inside": (lambda m, x: m.out(m.b(m.a(x).relu() + 0.3).tanh()), VECTOR, "111S1"),
+    "approximate gelu": (lambda m, x: m.out(F.gelu(m.a(x), approximate="tanh")), VECTOR, "111"),
     "quotients": (lambda m, x: m.out((m.a(x) / 2).tanh() / 3), VECTOR, "1SS1"),
 }
 LETTERS = {"Trivial": "1", "Sign": "S", "PositiveScale": "+", "NonZeroScale": "*"}

@@ -70,7 +70,6 @@ FORWARDS: dict[str, tuple[Callable[[Lambda, Tensor], Tensor], str]] = {
     "partial mean": (lambda m, x: m.conv(x).mean(2), "mean over dimensions"),
     "division by zero": (lambda m, x: m.b(m.a(x) / 0), "a division by zero is not supported"),
     "half a power": (lambda m, x: m.a(x) ** 0.5, "the power 0.5 is not supported"),
-    "approximate gelu": (lambda m, x: F.gelu(m.a(x), approximate="tanh"), "approximate = 'tanh'"),
     "dilated pooling": (lambda m, x: F.max_pool2d(m.conv(x), 2, dilation=2), "pooling with other options"),
     "ceiling": (lambda m, x: F.avg_pool2d(m.conv(x), 2, ceil_mode=True), "ceil_mode = True"),
     "in place": (lambda m, x: (lambda z: z.relu_() + z)(m.a(x)), "works in place on a tensor that is read again"),

@@ -81,8 +81,8 @@ _ARGUMENTS = {
 
 
 def _activation_function(call: Call, act: Activation) -> Value:
-    if act.name == "gelu" and call.kwargs.get("approximate", "none") != "none":
-        raise UnsupportedError("gelu with approximate = 'tanh'")
+    if act.name == "gelu" and call.kwargs.get("approximate", "none") == "tanh":
+        act = activation("gelu_tanh")
     if act.across_neurons:
         check_softmax(call, call.get(1, "dim"))
     names = _ARGUMENTS.get(act.name, ())

@@ -166,6 +166,10 @@ def _power(z: Tensor, power: float) -> Tensor:
     return z ** int(power)
 
 
+def _gelu_tanh(z: Tensor) -> Tensor:
+    return F.gelu(z, approximate="tanh")
+
+
 def _softmax(z: Tensor) -> Tensor:
     return torch.softmax(z, dim=2)
 
@@ -195,6 +199,7 @@ _REGISTRY: dict[str, _Entry] = {
     "power": _Entry(_power, NonZeroScale, defaults=(3.0,)),
     "cos": _Entry(_cosine, Sign, _Even, defaults=(1.0,)),
     "gelu": _Entry(F.gelu, Trivial),
+    "gelu_tanh": _Entry(_gelu_tanh, Trivial),
     "silu": _Entry(F.silu, Trivial),
     "sigmoid": _Entry(torch.sigmoid, Trivial),
     "softplus": _Entry(F.softplus, Trivial, defaults=(1.0, 20.0)),
@@ -272,9 +277,7 @@ def _prelu(module: nn.Module) -> Activation:
 
 
 def _gelu(module: nn.Module) -> Activation:
-    if module.approximate != "none":
-        raise ScaleGMNError(f"GELU: expected approximate='none', got {module.approximate!r}")
-    return Activation("gelu")
+    return Activation("gelu" if module.approximate == "none" else "gelu_tanh")
 
 
 def names() -> tuple[str, ...]:

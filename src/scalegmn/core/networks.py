@@ -15,6 +15,7 @@ from ..convert import batch as _batch
 from ..convert import files as _files
 from ..convert.feedforward import default_layout
 from ..convert.layout import Layout
+from ..convert.onnx import read_onnx
 from ..errors import ScaleGMNError
 from . import evaluate as _evaluate
 from .activations import Activation
@@ -173,7 +174,9 @@ class Networks:
         activation: str | Activation | None = None,
         prefix: str = "",
     ) -> Networks:
-        """Read files with one state dict each (torch, safetensors or Keras, whatever their names); no code is run.
+        """Read files with one state dict each (torch, safetensors or Keras, whatever their names), or ONNX graphs.
+
+        No code in them is run.
 
         Arguments:
             paths: The files.
@@ -181,6 +184,9 @@ class Networks:
         """
         if isinstance(paths, str | Path):
             raise ScaleGMNError(f"paths: expected a list of files, got {paths}; put it in a list")
+        graphs = [Path(p).suffix == ".onnx" for p in paths]
+        if graphs and all(graphs) and like is None and activation is None:
+            return cls.from_modules([read_onnx(p) for p in paths])
         states = [_files.read(p) for p in paths]
         names = [str(p) for p in paths]
         return cls.from_state_dicts(states, like=like, activation=activation, names=names, prefix=prefix)

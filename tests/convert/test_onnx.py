@@ -1,0 +1,70 @@
+"""ONNX files: the same function as the graph says, and refusals in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scalegmn.core.networks import Networks
+from scalegmn.core.transform import Transform
+from scalegmn.errors import ScaleGMNError
+
+onnx = pytest.importorskip("onnx")
+
+
+def write(path: Path, nodes: list[object], tensors: dict[str, Tensor], shape: list[object]) -> Path:
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    initial = [onnx.numpy_helper.from_array(t.numpy(), name) for name, t in tensors.items()]
+    ends = [helper.make_tensor_value_info("x", kind, shape)], [helper.make_tensor_value_info("y", kind, None)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "net", *ends, initial)), str(path))
+    return path
+
+
+def cnn(path: Path, seed: int) -> tuple[Path, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    t = {"conv.weight": draw(4, 1, 3, 3), "conv.bias": draw(4), "bn.weight": draw(4), "bn.bias": draw(4),
+         "bn.mean": draw(4), "bn.var": draw(4).exp(), "fc.weight": draw(3, 4), "fc.bias": draw(3)}  # fmt: skip
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "conv.weight", "conv.bias"], ["a"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("BatchNormalization", ["a", "bn.weight", "bn.bias", "bn.mean", "bn.var"], ["b"], epsilon=1e-4),
+        node("Relu", ["b"], ["c"]),
+        node("GlobalAveragePool", ["c"], ["d"]),
+        node("Flatten", ["d"], ["e"]),
+        node("Gemm", ["e", "fc.weight", "fc.bias"], ["y"], transB=1),
+    ]
+    return write(path, nodes, t, ["N", 1, 8, 8]), t
+
+
+def expected(t: dict[str, Tensor], x: Tensor) -> Tensor:
+    z = F.conv2d(x, t["conv.weight"], t["conv.bias"], 2, 1)
+    z = F.relu(F.batch_norm(z, t["bn.mean"], t["bn.var"], t["bn.weight"], t["bn.bias"], eps=1e-4))
+    return F.linear(z.mean((2, 3)), t["fc.weight"], t["fc.bias"])
+
+
+def test_networks_from_onnx(tmp_path: Path) -> None:
+    made = [cnn(tmp_path / f"{i}.onnx", i) for i in range(2)]
+    networks = Networks.from_files([path for path, _ in made])
+    x = torch.randn(5, 1, 8, 8)
+    found = networks.evaluate(x)
+    torch.testing.assert_close(found, torch.stack([expected(t, x) for _, t in made]), atol=1e-5, rtol=1e-5)
+    moved = Transform.sample(networks.architecture, 2).apply(networks)
+    torch.testing.assert_close(moved.evaluate(x), found, atol=1e-4, rtol=1e-4)
+
+
+def test_what_is_not_supported_is_refused(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("LSTM", ["x"], ["y"])
+    path = write(tmp_path / "lstm.onnx", [node], {}, ["N", 3])
+    with pytest.raises(ScaleGMNError, match="the operation LSTM is not supported; supported are"):
+        Networks.from_files([path])
+    (tmp_path / "broken.onnx").write_bytes(b"not a graph at all" * 10)
+    with pytest.raises(ScaleGMNError, match="cannot be read as ONNX"):
+        Networks.from_files([tmp_path / "broken.onnx"])
