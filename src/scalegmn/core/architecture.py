@@ -248,8 +248,8 @@ class Architecture:
 
     @cached_property
     def slots(self) -> tuple[int | None, ...]:
-        """The permutation slot of every layer of one block; None for layers that may not move, or of several."""
-        return tuple(b[0].slot if len(b) == 1 else None for b in self.blocks)
+        """The permutation slot of every layer of one block; None where neurons may not move, or not all alike."""
+        return tuple(b[0].slot if len(b) == 1 and b[0].heads == 1 else None for b in self.blocks)
 
     @cached_property
     def scale_slots(self) -> tuple[int | None, ...]:
