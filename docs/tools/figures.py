@@ -65,7 +65,8 @@ def overview(zoo: Zoo, trained: dict[str, Trained], index: int) -> plt.Figure:
         row[1].set_axis_off()
         row[2].set_axis_off()
         for axis, model in zip(row[3:], trained.values(), strict=True):
-            _answer(axis, model, which)
+            change = 0.0 if which is network else (_shares(model, moved) - _shares(model, network)).abs().max().item()
+            _answer(axis, _shares(model, which).tolist(), change, first=which is network)
     titles = ("other weights", "the same picture", "", *(f"{title} says" for title in trained))
     for axis, title in zip(axes[0], titles, strict=True):
         axis.set_title(title, fontsize=12, weight="bold", pad=8)
@@ -83,16 +84,23 @@ def _matrix(axis: Axes, network: Networks, name: str) -> None:
     axis.set_ylabel(name, fontsize=11)
 
 
-def _answer(axis: Axes, model: Trained, network: Networks) -> None:
+def _shares(model: Trained, network: Networks) -> torch.Tensor:
     with torch.no_grad():
-        shares = model.model(network).softmax(1)[0].numpy()
-    best = int(shares.argmax())
+        return model.model(network).softmax(1)[0]
+
+
+def _answer(axis: Axes, shares: list[float], change: float, *, first: bool) -> None:
+    best = shares.index(max(shares))
     axis.bar(range(10), shares, color=["#2f6fdf" if i == best else "#a9b4c4" for i in range(10)])
     axis.set_xticks(range(10))
     axis.set_yticks([])
     axis.set_ylim(0, 1.05)
     axis.tick_params(length=0, labelsize=9)
     axis.spines[["top", "left", "right"]].set_visible(False)
+    if not first:
+        kept = change < 1e-5
+        text = "the same" if kept else f"moved by {100 * change:.0f} points"
+        axis.text(9.4, 0.98, text, ha="right", va="top", fontsize=11, color="#1d7a5b" if kept else "#c2452a")
 
 
 def main() -> None:

@@ -93,6 +93,15 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """The search works from a disk with a script of ours, where the theme would fetch one."""
+    return _nothing_fetched(output)
+
+
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    """The same for pages that are not made of markdown."""
+    return _nothing_fetched(output_content)
+
+
+def _nothing_fetched(output: str) -> str:
     script = (ROOT / "docs" / "tools" / "worker.js").read_text(encoding="utf-8")
     return re.sub(r'<script src="https://[^"]*"></script>', lambda _: f"<script>{script}</script>", output)
 

@@ -32,7 +32,7 @@ quick = "SCALEGMN_QUICK" in os.environ  # smaller numbers, for the tests that ru
 # networks with a table of what is known about them.
 
 # %%
-zoo = build_inr_zoo(load_images("digits"), "digits", count=80 if quick else 1000)
+zoo = build_inr_zoo(load_images("digits"), "digits", count=80 if quick else 600)
 print(zoo)
 print("columns:", ", ".join(zoo.columns))
 print("one network:", zoo.architecture)
@@ -98,7 +98,7 @@ def fit(name: str, **options: object) -> scalegmn.inference.trained.Trained:
             "zoo": str(zoo.path),
             "task": "classification",
             "model": {"name": name, **options},
-            "training": {"epochs": 1 if quick else 8, "batch": 32, "lr": 2e-3, "device": "cpu"},
+            "training": {"epochs": 1 if quick else 10, "batch": 32, "lr": 2e-3, "device": "cpu"},
         }
     )
     results = train(recipe, f"runs/{name}", progress=Progress(name, quiet=True))

@@ -24,7 +24,7 @@ from scalegmn.training.recipe import make_recipe
 from scalegmn.zoo.imports.checkpoints import import_checkpoints
 
 quick = "SCALEGMN_QUICK" in os.environ  # smaller numbers, for the tests that run this page
-count = 40 if quick else 600
+count = 40 if quick else 400
 
 # %% [markdown]
 # ## A folder of checkpoints
@@ -102,7 +102,7 @@ recipe = make_recipe(
         "zoo": "zoo",
         "task": {"name": "regression", "column": "label"},
         "model": {"name": "scalegmn-b", "width": 16, "layers": 2, "edge_updates": False},
-        "training": {"epochs": 2 if quick else 40, "batch": 32, "lr": 3e-3, "schedule": "cosine", "device": "cpu"},
+        "training": {"epochs": 2 if quick else 30, "batch": 32, "lr": 3e-3, "schedule": "cosine", "device": "cpu"},
     }
 )
 results = train(recipe, "run", progress=Progress("predictor", quiet=True))

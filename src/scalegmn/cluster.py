@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from .errors import ScaleGMNError
 
-Job = TypeVar("Job")
+Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 # A job whose worker dies is done again, at most so many times.
 RETRIES = 5
 
 
-def map_on_ray(work: Callable[[Job], Result], jobs: Iterable[Job], address: str) -> Iterator[Result]:
+def map_on_ray(work: Callable[[Given], Result], jobs: Iterable[Given], address: str) -> Iterator[Result]:
     """Yield `work(job)` for every job in order, computed by the workers of a cluster.
 
     Only a few jobs per processor are under way at a time, so neither jobs nor results pile up.
@@ -29,7 +29,7 @@ def map_on_ray(work: Callable[[Job], Result], jobs: Iterable[Job], address: str)
     ray = connect(address)
 
     # Ray takes functions only, and shows this name in its process list.
-    def scalegmn_job(job: Job) -> Result:
+    def scalegmn_job(job: Given) -> Result:
         return work(job)
 
     try:

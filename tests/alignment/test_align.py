@@ -20,7 +20,7 @@ from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
 from scalegmn.testing import assert_function_preserved, random_inputs, relative_error
 
-few = settings(laws, max_examples=25)
+few = settings(laws, max_examples=20)
 SIREN = Architecture.mlp([2, 16, 16, 1], activation("sine", 30.0))
 
 
@@ -151,6 +151,16 @@ def test_one_against_many_and_float32() -> None:
     assert found.exact.all()
     assert found.aligned.dtype == torch.float32
     assert len(align(networks, other[0]).distance) == 3
+
+
+def test_batches_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = fresh(SIREN, 5, seed=1), fresh(SIREN, 5, seed=2)
+    whole = align(first, second)
+    monkeypatch.setattr("scalegmn.alignment.align._CHUNK", 2 * SIREN.parameters)
+    parts = align(first, second)
+    assert torch.allclose(parts.aligned.parameters, whole.aligned.parameters, atol=1e-12)
+    assert torch.allclose(parts.distance, whole.distance, atol=1e-12)
+    assert float(relative_error(parts.apply(second), parts.aligned).max()) < 1e-12
 
 
 def test_complaints() -> None:

@@ -16,7 +16,7 @@ from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 
-few = settings(laws, max_examples=25)
+few = settings(laws, max_examples=15)
 SIREN = Architecture.mlp([2, 16, 16, 1], activation("sine", 30.0))
 
 

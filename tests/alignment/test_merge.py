@@ -20,7 +20,7 @@ from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.testing import random_inputs, relative_error
 
-few = settings(laws, max_examples=20)
+few = settings(laws, max_examples=10)
 RELU = ARCHITECTURES["mlp", "relu"]
 
 

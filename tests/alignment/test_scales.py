@@ -16,7 +16,7 @@ from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.testing import assert_function_preserved, random_inputs, relative_error
 
-few = settings(laws, max_examples=25)
+few = settings(laws, max_examples=15)
 
 
 @few

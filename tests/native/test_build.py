@@ -123,7 +123,7 @@ PROGRAM = """
 import torch
 from scalegmn.native import library
 from scalegmn.native.build import backend
-print(*(library.usable(torch.zeros(1)) for _ in range(3)), backend())
+print(*(library.usable(torch.zeros(1)) and library.load() for _ in range(3)), backend())
 """
 
 

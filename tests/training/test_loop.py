@@ -174,6 +174,14 @@ def test_a_diverging_loss_is_noticed_at_its_step_and_leaves_nothing(digits: Zoo,
     assert not (tmp_path / "run").exists()
 
 
+def test_an_infinite_gradient_is_noticed_before_its_loss(digits: Zoo, tmp_path: Path) -> None:
+    # The loss is finite still, and the gradient beyond what a float can hold the square of.
+    recipe = recipe_for(digits.path, task={"name": "regression", "column": "psnr"}, lr=3e4, epochs=50)
+    with pytest.raises(DivergedError, match=r"the norm of the gradient became (nan|inf) at step [1-4]; try a smaller"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_networks_without_numbers_are_named(tmp_path: Path) -> None:
     zoo = mixed_zoo(tmp_path / "zoo")
     victims = sorted(zoo.split("train")[:3].tolist())

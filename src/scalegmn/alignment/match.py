@@ -94,7 +94,7 @@ class Search:
         if answers is not None:
             inner = [i for f in families(a.architecture) for i in f.layers if f.permuted]
             for i in inner:
-                x, y = answers[0][i], answers[1][i]
+                x, y = answers[0][i], answers[1][i].clone()
                 self.answers[i] = x, y, weight / len(inner) / _both(x, y)
         count, sizes_of = len(a), [layer.size for layer in a.architecture.layers]
         self.order = [torch.arange(n, device=a.device).expand(count, -1).clone() for n in sizes_of]

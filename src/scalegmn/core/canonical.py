@@ -3,8 +3,7 @@ r"""One representative of every orbit: phases, scales and order of hidden neuron
 `phase` removes the periodicity of sine layers (paper, A.4.4, Algorithm 1), `scale` the multipliers, `permutation` the
 order of the neurons, and `canonicalize` all three. Each preserves the function, is idempotent, and gives networks
 of one orbit the same parameters, except where a neuron leaves the choice open: one without incoming weights, two with
-the same incoming weights, or one whose incoming weights stay as they are under a sign flip and a permutation of its
-inputs.
+the same incoming weights, or one whose incoming weights stay the same under a sign flip and a permutation of inputs.
 """
 
 from __future__ import annotations

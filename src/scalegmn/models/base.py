@@ -73,7 +73,8 @@ class InvariantModel(Metanetwork, ABC):
     def embed(self, networks: Networks | Sequence[Networks]) -> Tensor:
         """The invariant embedding (B, d), in the order of the input."""
         front = self.trunk.front
-        seen = front(networks) if isinstance(networks, Networks) else [front(batch) for batch in networks]
+        # A module is a sequence of modules too: `front` complains about it as a whole.
+        seen = front(networks) if isinstance(networks, Networks | nn.Module) else [front(batch) for batch in networks]
         found: Tensor = self.pool.finish(each_architecture(lambda batch: self.pool.one(self.trunk(batch)), seen))
         return found
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-fPIC"]
-_SANITIZE = ["-O1", "-g", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", "-fno-omit-frame-pointer"]
+_SANITIZE = ["-O1", "-g1", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", "-fno-omit-frame-pointer"]
 _SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 _CPUINFO = ("flags", "model name", "Features", "CPU implementer", "CPU part")
 

@@ -85,13 +85,17 @@ def disabled() -> Iterator[None]:
         _ENABLED.reset(token)
 
 
-@cache
 def load(source: str = "net") -> ctypes.CDLL | None:
     """The compiled library of a C++ file, or None; where a compiler is there and fails, one line says why.
 
     Arguments:
         source: `net`, `fit` or `cnn`.
     """
+    return _load(source)
+
+
+@cache
+def _load(source: str) -> ctypes.CDLL | None:
     try:
         find_compiler()
     except NoCompilerError:

@@ -31,13 +31,14 @@ struct Net {
 
     Index linear() const { return gamma ? outputs : 0; }
     Index width() const { return linear() + hidden; }
+    Index rows() const { return B * T * S; }
 };
 
 // What Python must not get wrong: sizes that fit together, pointers that belong to them, options that exist.
 template <typename F>
 void check(const Net<F> &n) {
     constexpr Index most = Index(1) << 31, block = Vector<F>::block;
-    for (Index size : {n.B, n.T, n.S}) expect(0 <= size && size < most, "B, T and S must be 0 or more");
+    for (Index size : {n.B, n.T, n.S}) expect(0 < size && size < most, "B, T and S must be 1 or more");
     for (Index width : {n.inputs, n.middle, n.hidden, n.outputs})
         expect(0 < width && width < most && width % block == 0, "widths must be multiples of two vectors");
     expect(0 < n.channels && n.channels <= n.hidden, "channels must be 1 to hidden");

@@ -16,7 +16,7 @@ from ..zoo.store.zoo import Zoo
 from .build import write_report
 
 EPOCHS = 20
-QUICK_NETWORKS, QUICK_EPOCHS = 300, 6
+QUICK_NETWORKS, QUICK_EPOCHS = 600, 10
 TITLE = "Digits, read from the weights that draw them"
 
 _GRAPH = {"width": 32, "layers": 3, "readout": "output", "edge_updates": False, "dropout": 0.2}

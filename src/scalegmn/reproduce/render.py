@@ -214,7 +214,7 @@ def _preface(records: Sequence[Record], scale: Scale) -> str:
     where = "; ".join(f"{m['processor']}, {m['cores']} cores" for m in machines)
     what = "; ".join(", ".join(f"{k} {v}" for k, v in sorted(version.items())) for version in versions)
     return (
-        "Written by `scalegmn reproduce` from the records in `results/`; not edited by hand.\n\n"
+        "Written by `scalegmn reproduce --page` from the records in `results/`; not edited by hand.\n\n"
         f"{_small() if scale == 'small' else _PAPER}"
         "The test value at the best validation; mean ± standard deviation over seeds where there are several; in\n"
         "brackets what was published, reached with far more networks and hours. The best of a column is bold.\n\n"

@@ -203,16 +203,16 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         with self.precision.autocast():
             loss = self.objective(self._inputs(networks, step), targets)
-        self._check_loss(loss)
-        self.precision.step(weight * loss, self.optimizer, self.model.parameters(), settings.clip)
+        self._check("loss", self.world.mean(loss))
+        norm = self.precision.step(weight * loss, self.optimizer, self.model.parameters(), settings.clip)
+        self._check("norm of the gradient", norm)
         self.counters.step += 1
         self.counters.networks += len(mine)
         self.loss += loss.detach() * len(mine)
         self.progress.step(self.counters.step, len(indices))
 
-    def _check_loss(self, loss: Tensor) -> None:
-        """Stop at the first loss that is no number, and say why."""
-        value = self.world.mean(loss)
+    def _check(self, what: str, value: float) -> None:
+        """Stop at the first loss or gradient that is no number, and say why; all processes see the same value."""
         if math.isfinite(value):
             return
         spoilt = broken(self.zoo, self.stream.indices)
@@ -222,7 +222,7 @@ class Trainer:
                 f"zoo: {self.zoo.path} has networks with NaN or infinite weights: {shown}; build it again without them"
             )
         raise DivergedError(
-            f"training: the loss became {value} at step {self.counters.step}; "
+            f"training: the {what} became {value} at step {self.counters.step}; "
             f"try a smaller training.lr than {self.settings.lr:g}, or more training.warmup"
         )
 

@@ -42,20 +42,27 @@ class Precision:
         """The context of a forward pass."""
         return nullcontext() if self.dtype is None else torch.autocast(self.device.type, dtype=self.dtype)
 
-    def step(self, loss: Tensor, optimizer: Optimizer, weights: Iterable[nn.Parameter], clip: float) -> None:
-        """Gradients, clipping to the norm `clip` (unless 0), and a step of the optimizer."""
+    def step(self, loss: Tensor, optimizer: Optimizer, weights: Iterable[nn.Parameter], clip: float) -> float:
+        """Gradients, clipping to the norm `clip` (unless 0), and a step of the optimizer.
+
+        Returns:
+            The norm of the gradient before it was clipped; 0 where that was not computed, or where a scaler leaves out
+            steps with infinite gradients.
+        """
+        norm = torch.zeros(())
         if self.scaler is None:
             loss.backward()
         else:
             self.scaler.scale(loss).backward()
             self.scaler.unscale_(optimizer)
         if clip > 0:
-            nn.utils.clip_grad_norm_(weights, clip)
+            norm = nn.utils.clip_grad_norm_(weights, clip)
         if self.scaler is None:
             optimizer.step()
-        else:
-            self.scaler.step(optimizer)
-            self.scaler.update()
+            return float(norm)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return 0.0
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must keep."""

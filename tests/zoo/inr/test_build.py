@@ -117,15 +117,19 @@ def test_labels_belong_to_images(tmp_path: Path) -> None:
     [
         ({"count": 1798}, "count: expected 1 to 1797"),
         ({"count": 0}, "count: expected 1 to 1797"),
-        ({"views": 0}, "expected views >= 1"),
-        ({"seed": -1}, "seed >= 0"),
-        ({"fit": Fit(activation="magic")}, "activation: expected one of sine, relu, tanh"),
+        ({"views": 0}, "views: expected 1 to"),
+        ({"seed": -1}, "seed: expected a seed from 0"),
+        ({"seed": 2**64}, "seed: expected a seed from 0"),
         ({"fit": Fit(lr=1e30, steps=50), "count": 3}, "diverged with lr=1e\\+30; lower it"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ScaleGMNError, match=message):
         build_inr_zoo(DIGITS, tmp_path / "zoo", **options)  # type: ignore[arg-type]
+
+
+def test_one_image_is_enough(tmp_path: Path) -> None:
+    assert len(build_inr_zoo(DIGITS, tmp_path, fit=QUICK, count=1)) == 1
 
 
 # -- splits --------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class Job(NamedTuple):
 def inr_architecture(shape: Inr) -> Architecture:
     """The architecture of INRs: sin(w0 (W x + b)) or another activation, and the offset of the convention at the end.
 
+    >>> from scalegmn.zoo.inr.conventions import inr
     >>> inr_architecture(inr(1)).layers[-1].offset
     0.5
     """

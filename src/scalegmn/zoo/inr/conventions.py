@@ -256,11 +256,11 @@ class Fit:
     psnr: float | None = None
 
     def __post_init__(self) -> None:
-        self.shape(1)
         for name in ("w0", "lr", "psnr"):
             value = getattr(self, name)
             if value is not None and not math.isfinite(value):
                 raise ScaleGMNError(f"{name}: expected a finite number, got {value}")
+        self.shape(1)
         if not self.lr > 0 or not 0 <= self.limit(1) <= _MOST_STEPS:
             raise ScaleGMNError(
                 f"fit: expected steps >= 0, at most {_MOST_STEPS}, and lr > 0, got {self.steps} and {self.lr}"
