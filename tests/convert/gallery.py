@@ -247,7 +247,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Tokens in, logits out; the table of tokens is also the last layer."""
 
-    def __init__(self, vocabulary: int = 11, context: int = 9, size: int = 8, heads: int = 2, tied: bool = True) -> None:
+    def __init__(
+        self, vocabulary: int = 11, context: int = 9, size: int = 8, heads: int = 2, tied: bool = True
+    ) -> None:
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocabulary, size), nn.Embedding(context, size)
         self.blocks = nn.ModuleList(Block(size, Attention(size, heads, context), nn.GELU()) for _ in range(2))
@@ -312,7 +314,8 @@ class SelfAttention(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.attention, self.out = nn.Linear(3, 8), nn.MultiheadAttention(8, 4, batch_first=True), nn.Linear(8, 2)
+        self.embed, self.out = nn.Linear(3, 8), nn.Linear(8, 2)
+        self.attention = nn.MultiheadAttention(8, 4, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
@@ -325,8 +328,8 @@ class Gated(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.norm, self.up, self.down = nn.Linear(4, 6), nn.RMSNorm(6, eps=1e-6), nn.Linear(6, 20), nn.Linear(10, 6)
-        self.out = nn.Linear(6, 2)
+        self.embed, self.norm, self.out = nn.Linear(4, 6), nn.RMSNorm(6, eps=1e-6), nn.Linear(6, 2)
+        self.up, self.down = nn.Linear(6, 20), nn.Linear(10, 6)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
@@ -348,7 +351,7 @@ class TCN(nn.Module):
 
 
 class Normalised(nn.Module):
-    """Statistics of the data as buffers, BatchNorm at the start and after an activation, and a shape that is checked."""
+    """Statistics of the data as buffers, BatchNorm at the start and after an activation, a shape that is checked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -472,24 +475,39 @@ class Example:
 
 GALLERY = {
     "MLP with dropout": Example(
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)), (4,)
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)),
+        (4,),
     ),
     "VGG": Example(_vgg, (1, 12, 12)),
     "ResNet": Example(lambda: classifier(*conv_bn(1, 4), nn.ReLU(), Basic(4, 4, 1), Basic(4, 6, 2), size=6), (1, 8, 8)),
     "ResNet, padded shortcuts": Example(
-        lambda: classifier(*conv_bn(1, 4), nn.ReLU(), Basic(4, 4, 1), PaddedBasic(4, 8), Basic(8, 8, 1), size=8), (1, 8, 8)
+        lambda: classifier(*conv_bn(1, 4), nn.ReLU(), Basic(4, 4, 1), PaddedBasic(4, 8), Basic(8, 8, 1), size=8),
+        (1, 8, 8),
     ),
-    "ResNeXt": Example(lambda: classifier(*conv_bn(1, 6), nn.ReLU(), Bottleneck(6, 8, 4), Bottleneck(6, 8, 2), size=6), (1, 6, 6)),
-    "SE-ResNet": Example(lambda: classifier(*conv_bn(1, 4), nn.ReLU(), Basic(4, 6, 2), Squeeze(6, 3), size=6), (1, 8, 8)),
+    "ResNeXt": Example(
+        lambda: classifier(*conv_bn(1, 6), nn.ReLU(), Bottleneck(6, 8, 4), Bottleneck(6, 8, 2), size=6),
+        (1, 6, 6),
+    ),
+    "SE-ResNet": Example(
+        lambda: classifier(*conv_bn(1, 4), nn.ReLU(), Basic(4, 6, 2), Squeeze(6, 3), size=6),
+        (1, 8, 8),
+    ),
     "MobileNetV2": Example(
         lambda: classifier(*conv_bn(1, 4), nn.ReLU6(), Inverted(4, 4, 1), Inverted(4, 6, 2), size=6), (1, 8, 8)
     ),
     "EfficientNet": Example(lambda: classifier(*conv_bn(1, 4), nn.SiLU(), MBConv(4), MBConv(4), size=4), (1, 6, 6)),
     "DenseNet": Example(
-        lambda: classifier(nn.Conv2d(1, 4, 3, padding=1), Dense(4, 3, 3), nn.BatchNorm2d(13), nn.ReLU(), size=13), (1, 6, 6)
+        lambda: classifier(nn.Conv2d(1, 4, 3, padding=1), Dense(4, 3, 3), nn.BatchNorm2d(13), nn.ReLU(), size=13),
+        (1, 6, 6),
     ),
-    "SqueezeNet": Example(lambda: classifier(nn.Conv2d(1, 4, 3), nn.ReLU(), Fire(4, 2, 3), Fire(6, 2, 3), size=6), (1, 8, 8)),
-    "Inception": Example(lambda: classifier(*conv_bn(1, 4), nn.ReLU(), Inception(4, 3), Inception(9, 2), size=6), (1, 6, 6)),
+    "SqueezeNet": Example(
+        lambda: classifier(nn.Conv2d(1, 4, 3), nn.ReLU(), Fire(4, 2, 3), Fire(6, 2, 3), size=6),
+        (1, 8, 8),
+    ),
+    "Inception": Example(
+        lambda: classifier(*conv_bn(1, 4), nn.ReLU(), Inception(4, 3), Inception(9, 2), size=6),
+        (1, 6, 6),
+    ),
     "ConvNeXt": Example(lambda: classifier(nn.Conv2d(1, 4, 4, 4), ConvNeXt(4), ConvNeXt(4), size=4), (1, 16, 16)),
     "U-Net": Example(lambda: UNet(lambda: nn.ConvTranspose2d(8, 8, 2, 2), nn.BatchNorm2d), (1, 8, 8)),
     "U-Net, bilinear and GroupNorm": Example(lambda: UNet(_up, lambda n: nn.GroupNorm(2, n)), (1, 8, 8)),

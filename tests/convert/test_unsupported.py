@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, prune
 
 from scalegmn.convert.fx import trace
 from scalegmn.core.networks import Networks
@@ -44,7 +43,7 @@ def named_before(m: Lambda, z: Tensor, view: Callable[[Tensor], Tensor]) -> Tens
 
 FORWARDS: dict[str, tuple[Callable[[Lambda, Tensor], Tensor], str]] = {
     "concatenated rows": (lambda m, x: torch.cat([m.a(x), m.b(x)], 0), "a concatenation along anything but channels"),
-    "mask with zeros": (lambda m, x: m.a(x) * m.zeros, "the fixed tensor inner.zeros .4,. as a factor, which has zeros"),
+    "mask with zeros": (lambda m, x: m.a(x) * m.zeros, "inner.zeros .4,. as a factor, which has zeros"),
     "every second": (lambda m, x: m.a(x)[:, ::2], "taking every second channel"),
     "one channel": (lambda m, x: m.a(x)[:, 1], "taking one channel"),
     "shared batch norm": (lambda m, x: m.bn(torch.relu(m.bn(x))), "inner.bn.weight is used twice in different ways"),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.architecture import Architecture, Segment, Skip
 from ..core.networks import Networks
+from ..errors import ScaleGMNError
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Family:
 @cache
 def terms(architecture: Architecture) -> tuple[Term, ...]:
     """The tensors of an architecture, in the order of its flat vector."""
+    if not architecture.plain or not architecture.separable:
+        raise ScaleGMNError(
+            f"align: expected layers that are complete, residual or normalised and scale alike, got {architecture}, "
+            "which has concatenation, groups, products, attention, shared weights, or residual powers"
+        )
     found = []
     for s in architecture.segments:
         if s.kind == "weight":

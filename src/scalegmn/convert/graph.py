@@ -21,13 +21,14 @@ from ..core.architecture import (
     Table,
 )
 from .assemble import ancestors, assemble
-from .layout import Fixed, Fold, Source
-from .value import IDENTITY, Axes, Node, Term, UnknownSizeError, UnsupportedError, Value, Weight, space
+from .layout import Fold, Source
+from .shapes import Shapes
+from .value import IDENTITY, Node, Term, UnsupportedError, Value, Weight
 
 _PERIODIC = ("sine", "cos")
 
 
-class Builder:
+class Builder(Shapes):
     """A growing network.
 
     Arguments:
@@ -35,13 +36,9 @@ class Builder:
     """
 
     def __init__(self, input_size: int | None = None) -> None:
+        super().__init__(input_size)
         self.input = Node(None, None)
         self.nodes = [self.input]
-        self.input_size = input_size
-        self.input_dims: int | None = None
-        # Whether the input has its channels last; None while nothing tells.
-        self.input_last: bool | None = None
-        self.input_axes: Axes | None = None
         self.constant: Node | None = None
 
     # -- operations --------------------------------------------------------------------------------------------
@@ -260,78 +257,6 @@ class Builder:
 
     # -- values ------------------------------------------------------------------------------------------------
 
-    def size(self, value: Value) -> int | None:
-        """Neurons of a value, None where the input's size is not known yet."""
-        if value.part is not None:
-            return value.part[1]
-        return self.input_size if value.node.size is None else value.node.size
-
-    def known_size(self, value: Value) -> int:
-        """Neurons of a value."""
-        size = self.size(value)
-        if size is None:
-            raise UnknownSizeError
-        return size
-
-    def dims(self, value: Value) -> int | None:
-        """Spatial dimensions of a value, None where those of the input are not known yet."""
-        return self.input_dims if value.dims is None else value.dims
-
-    def axes(self, value: Value, rank: int | None = None) -> Axes:
-        """The order of a value's axes; `rank` is their number, where the operation tells it."""
-        if value.axes is not None:
-            return value.axes
-        if value.dims is None and self.input_dims is None and rank is not None:
-            self.input_dims = rank - 2
-        dims = self.dims(value)
-        if dims is None:
-            raise UnsupportedError("an operation on axes of an input whose dimensions are not known yet")
-        if value.dims is None and self.input_axes is not None and dims:
-            return self.input_axes
-        if value.dims is None and self.input_last and dims:
-            return ("b", *space(dims), "c")
-        return ("b", "c", *space(dims))
-
-    def last(self, value: Value) -> None:
-        """Learn, or check, that the channels of a value are its last axis."""
-        if value.axes is None and value.dims is None and self.input_axes is None:
-            if self.input_last is False and self.input_dims is None:
-                self.input_dims = 0  # first and last at once
-            if self.input_last is False and self.input_dims:
-                raise UnsupportedError("an input whose channels are first for one layer and last for another")
-            self.input_last = True
-        elif self.axes(value)[-1] != "c":
-            raise UnsupportedError("an operation on the last axis of maps whose channels come first")
-
-    def first(self, value: Value) -> None:
-        """Learn, or check, that the channels of a value are the axis after the batch."""
-        if value.axes is None and value.dims is None:
-            if self.input_last and self.input_dims is None:
-                self.input_dims = 0
-            if self.input_last and self.input_dims:
-                raise UnsupportedError("an operation on channels that come last", "transpose them first")
-            if self.input_last is None:
-                self.input_last = False
-        elif self.axes(value)[1] != "c":
-            raise UnsupportedError("an operation on channels that come last", "transpose them first")
-
-    def meet_size(self, value: Value, size: int) -> None:
-        """Learn, or check, the number of neurons."""
-        if value.node.size is None and self.input_size is None and value.part is None:
-            self.input_size = size
-        if self.size(value) != size:
-            raise UnsupportedError(f"a layer of {size} inputs on {self.size(value)} neurons")
-
-    def meet(self, value: Value, size: int, dims: int) -> None:
-        """Learn, or check, what a layer says about its input."""
-        self.meet_size(value, size)
-        if value.dims is None and self.input_dims is None:
-            self.input_dims = dims
-        if self.dims(value) != dims:
-            raise UnsupportedError(f"a layer for {dims} spatial dimension(s) on maps of {self.dims(value)}")
-        if dims:
-            self.first(value)
-
     def one(self) -> Node:
         """The layer of one neuron that always says 1."""
         if self.constant is None:
@@ -410,5 +335,3 @@ def _positions(count: int, dims: int, pools: tuple[Pool, ...]) -> tuple[int, ...
     side = math.isqrt(count)
     return (side, side) if dims == 2 and side * side == count else (count,)
 
-
-__all__ = ["Builder", "Fixed", "UnsupportedError", "Value"]

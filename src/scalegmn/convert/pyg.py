@@ -24,6 +24,11 @@ def to_data(architecture: Architecture, parameters: Parameters) -> list[object]:
         from torch_geometric.data import Data
     except ImportError as error:
         raise ScaleGMNError("to_pyg: torch_geometric is not installed; pip install 'scalegmn[pyg]'") from error
+    if not architecture.plain:
+        raise ScaleGMNError(
+            f"to_pyg: expected layers that are complete, residual or normalised, got {architecture}, which has "
+            "concatenation, groups, products, attention or shared weights"
+        )
     sizes = [layer.size for layer in architecture.layers]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     weights = [w for w in parameters.weights if w is not None]

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ..core.activations import Activation
-from ..core.architecture import Architecture, Conv, Linear
+from ..core.architecture import Architecture
 from ..core.evaluate import input_dimensions
+from ..nn.kernels import kernel_shape, largest
 from ..nn.symmetry import Symmetry, edge_groups, vertex_groups
 
 
@@ -80,15 +81,15 @@ _SIZES: dict[str, Callable[[Architecture], int]] = {
     "inputs": lambda a: a.layers[0].size,
     "outputs": lambda a: a.layers[-1].size,
     "neurons in a hidden layer whose order is fixed": lambda a: max(
-        (layer.size for layer, slot in zip(a.layers[1:-1], a.slots[1:-1], strict=True) if slot is None), default=0
+        (b.stop for blocks in a.blocks[1:-1] for b in blocks if b.slot is None), default=0
     ),
+    "blocks in a layer": lambda a: max(len(blocks) for blocks in a.blocks),
 }
 
 
-def _kernel(architecture: Architecture) -> tuple[int, int]:
+def _kernel(architecture: Architecture) -> tuple[int, ...]:
     """The largest height and width of its kernels."""
-    found = [(*c.map.kernel, 1, 1) for c in architecture.connections if isinstance(c.map, Linear | Conv)]
-    return max((k[0] for k in found), default=1), max((k[1] for k in found), default=1)
+    return largest([(1, 1), *map(kernel_shape, architecture.connections)])
 
 
 def _activations(architecture: Architecture) -> list[Activation]:
