@@ -250,8 +250,13 @@ def balance_part(data: Data, quick: bool) -> list[Row]:
         row: Row = {"family": family.name, "networks": count, "error": float(loss(networks).mean())}
         for name, n in variants.items():
             row[f"error in int8, {name}"] = float(loss(quantised(n)).mean())
+        every = family.inputs(torch.cat([data.x, data.test_x]))
         for name, n in variants.items():
-            row[f"outputs off by, {name}"] = float(rounding_error(n, family.inputs(data.test_x)).mean())
+            row[f"outputs off by, {name}"] = float(rounding_error(n, every).mean())
+        for name, n in variants.items():
+            pairs = zip(n, quantised(n), strict=True)
+            changed = [(p.evaluate(every).argmax(2) != q.evaluate(every).argmax(2)).double().mean() for p, q in pairs]
+            row[f"predictions changed, {name}"] = float(torch.stack(changed).mean())
         rows.append(row)
     return rows
 
