@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ScaleGMNError
+from ..files import write_atomically
 from .console import stderr
 from .sources import hidden_activation, load_module
 
@@ -69,10 +71,9 @@ def write_like(file: Path, networks: Networks, out: Path) -> None:
     if not around:
         write(state, out)
         return
-    try:
-        torch.save({**content, around[0]: state}, out)
-    except OSError as error:
-        raise ScaleGMNError(f"{out}: cannot be written ({error.strerror})") from error
+    buffer = io.BytesIO()
+    torch.save({**content, around[0]: state}, buffer)
+    write_atomically(out, buffer.getvalue())
 
 
 def _prefix(stored: Sequence[str], names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from ..core.schema import strict
 from ..errors import ScaleGMNError
 from ..inference.trained import load
 from ..training.data import open_zoo
+from ..training.documents import checked
 from ..training.recipe import flat, make_recipe
 from ..training.run import Run
 from ..training.state import read_json, write_json
@@ -65,7 +66,7 @@ def write_record(folder: Path, published: Path | None, experiment: Experiment, r
         experiment: What was asked.
         run: Where it was trained.
     """
-    results, config = run.results(), read_json(run.path / "config.json")
+    results, config = run.results(), run.config()
     dataset = experiment.dataset
     recipe = config["recipe"]
     zoo = open_zoo(recipe["zoo"], config["zoo"]["sha256"])
@@ -106,10 +107,7 @@ def _read(path: Path) -> Record:
     if "moved" in values:
         # Its name in older records.
         values["transformed"] = values.pop("moved")
-    try:
-        return Record(**values)
-    except TypeError as error:
-        raise ScaleGMNError(f"{path}: not a record of a run ({error}); delete it and run again") from None
+    return Record(**checked(Record, values, path))
 
 
 def matching(records: Sequence[Record], dataset: str, method: str) -> list[Record]:

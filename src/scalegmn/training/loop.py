@@ -315,9 +315,14 @@ class Trainer:
                 self.run_directory.forget_after(-1)
             return
         self.counters, self.best = state.counters, state.best
-        self.model.load_state_dict(state.model)
-        restore_optimizer(self.optimizer, state.optimizer)
-        self.precision.restore(state.scaler)
+        try:
+            self.model.load_state_dict(state.model)
+            restore_optimizer(self.optimizer, state.optimizer)
+            self.precision.restore(state.scaler)
+        except (RuntimeError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:200]
+            where = self.run_directory.checkpoints
+            raise ScaleGMNError(f"{where}: the checkpoint does not belong to this recipe ({reason})") from error
         if self.world.main:
             self.run_directory.forget_after(state.counters.step)
             self.progress.note(f"continuing at step {state.counters.step} of {self.steps}")
