@@ -51,7 +51,7 @@ def test_a_cell_that_writes_a_file_is_shown_as_the_file(tmp_path: Path) -> None:
     cells = (
         "from pathlib import Path\n",
         "Path(\"a.toml\").write_text('''\\\nx = 1\n''')\n",
-        "print(Path(\"a.toml\").read_text())\n",
+        'print(Path("a.toml").read_text())\n',
     )
     script.write_text("# %% [markdown]\n# # Title\n# %%\n" + "# %%\n".join(cells))
     text = render(script)
