@@ -21,7 +21,7 @@ _WATCH = """
 import json, os, sys
 seen = []
 def hook(event, arguments):
-    if event in ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "urllib.Request", "os.exec",
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto", "urllib.Request", "os.exec",
                  "os.posix_spawn", "os.system", "subprocess.Popen", "pickle.find_class", "ctypes.dlopen", "import"):
         detail = str(arguments[1] if event in ("socket.connect", "import") else arguments[0])
         seen.append((event, detail))

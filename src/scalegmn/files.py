@@ -311,17 +311,45 @@ def read_npz_array(path: Path, name: str, limit: int = 1 << 32) -> Array:
                 raise ScaleGMNError(f"{path}: expected an array {name}, got {', '.join(members)[:80] or 'none'}")
             size = archive.getinfo(f"{name}.npy").file_size
             with archive.open(f"{name}.npy") as member:
-                old = npy.read_magic(member) == (1, 0)
-                shape, by_columns, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(member)
-                if dtype.hasobject:
-                    raise ScaleGMNError(f"{path}: expected numbers in {name}, got pickled objects, which were not read")
-                if math.prod(shape) * dtype.itemsize != size - member.tell() or size > limit:
-                    raise ScaleGMNError(f"{path}: {name} of shape {shape} does not fit its {size} bytes"[:200])
-                return np.frombuffer(member.read(), dtype).reshape(shape, order="F" if by_columns else "C")
+                return _read_array(member, size, f"{path}: {name}", limit)
     except ScaleGMNError:
         raise
     except (*_DAMAGE, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
         raise ScaleGMNError(f"{path}: not a readable .npz file ({_short(error)})") from error
+
+
+def read_npy(path: Path, limit: int = 1 << 32) -> Array:
+    """The array of numbers in an .npy, or the first one in an .npz.
+
+    Arguments:
+        path: The file.
+        limit: Bytes that it may have.
+    """
+    if path.suffix == ".npz":
+        try:
+            with open_file(path) as file, zipfile.ZipFile(file) as archive:
+                first = next(iter(archive.namelist()), "").removesuffix(".npy")
+        except (zipfile.BadZipFile, *_DAMAGE) as error:
+            raise ScaleGMNError(f"{path}: not a readable .npz file ({_short(error)})") from error
+        return read_npz_array(path, first, limit)
+    try:
+        with open_file(path) as file:
+            return _read_array(file, path.stat().st_size, str(path), limit)
+    except ScaleGMNError:
+        raise
+    except _DAMAGE as error:
+        raise ScaleGMNError(f"{path}: not a readable .npy file ({_short(error)})") from error
+
+
+def _read_array(file: Any, size: int, what: str, limit: int) -> Array:
+    """An array in NumPy's format that has `size` bytes with its header."""
+    old = npy.read_magic(file) == (1, 0)
+    shape, by_columns, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(file)
+    if dtype.hasobject:
+        raise ScaleGMNError(f"{what}: expected numbers, got pickled objects, which were not read")
+    if math.prod(shape) * dtype.itemsize != size - file.tell() or size > limit:
+        raise ScaleGMNError(f"{what} of shape {shape} does not fit its {size} bytes"[:200])
+    return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 def hash_file(path: Path) -> str:

@@ -105,8 +105,10 @@ def test_killed_at_twenty_moments_it_ends_in_the_same_bytes(
     for moment in moments:
         ended = Process(words_of(command, inputs, out), moment, kill).wait()
         assert ended.code == -signal.SIGKILL, moment
-        again = Process(words_of(command, inputs, out), watched=False).wait()
-        assert again.code == 0, (moment, again.said)
+        # An import is there whole or not at all, and where it is, it is not written over.
+        if not (command == "zoo import" and out.exists()):
+            again = Process(words_of(command, inputs, out), watched=False).wait()
+            assert again.code == 0, (moment, again.said)
         assert content(out) == expected, moment
         shutil.rmtree(out)
         assert not list(tmp_path.iterdir()), moment

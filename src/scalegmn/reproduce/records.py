@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.schema import strict
 from ..errors import ScaleGMNError
+from ..files import believing
 from ..inference.trained import load
 from ..training.data import open_zoo
 from ..training.documents import checked
@@ -107,7 +108,8 @@ def _read(path: Path) -> Record:
     if "moved" in values:
         # Its name in older records.
         values["transformed"] = values.pop("moved")
-    return Record(**checked(Record, values, path))
+    with believing(path, "delete it and run again"):
+        return Record(**checked(Record, values, path))
 
 
 def matching(records: Sequence[Record], dataset: str, method: str) -> list[Record]:

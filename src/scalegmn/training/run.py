@@ -101,6 +101,7 @@ class Run:
                     self._clear()
                     (self.path / "lock").unlink()
                     with suppress(OSError):
+                        self.checkpoints.rmdir()
                         self.path.rmdir()
                 raise
 
@@ -109,14 +110,13 @@ class Run:
         if self.trained:
             return
         self._clear()
-        self.checkpoints.mkdir()
         write_json(self.path / "config.json", make_config(recipe, task, zoo.architectures, zoo))
         # Last, because it makes the directory a run.
         write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
 
     def _clear(self) -> None:
-        """Remove what a run has before its first checkpoint."""
-        for folder in (self.checkpoints, self.path / "tensorboard"):
+        """Remove what a run has before its first checkpoint; the empty folder for them shows that it is one."""
+        for folder in (*self.checkpoints.iterdir(), self.path / "tensorboard"):
             shutil.rmtree(folder, ignore_errors=True)
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
