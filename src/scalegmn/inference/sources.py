@@ -21,11 +21,13 @@ from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
 from ..zoo.store.zoo import Zoo
+from .spelling import Spelling, restated
 
 One = nn.Module | Mapping[str, Tensor] | str | Path | Networks | Zoo
 Source = One | Sequence[One]
 # Networks that a model sees at a time.
 CHUNK = 256
+FAR = "far from the networks in training; the answer may mean nothing"
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,10 @@ class Piece:
         assumed: Activations that nobody told, where they were assumed.
         unseen: What is new to the model about their architecture, if anything.
         rows: The numbers of networks of a zoo.
+        spelling: How they were written, where the model sees them in another way.
+        written: The networks as they were written then, if they are not those of a zoo.
+        known: The architecture in which the model sees them then.
+        distances: From training networks (B,), more than 1 is far; None where the model does not remember those.
     """
 
     given: One
@@ -91,6 +97,24 @@ class Piece:
     assumed: str | None = None
     unseen: str | None = None
     rows: Tensor | None = None
+    spelling: Spelling | None = None
+    written: Networks | None = None
+    known: Architecture | None = None
+    distances: Tensor | None = None
+
+    def rewritten(self, networks: Networks) -> Networks:
+        """Networks that the model gave, in the way in which these were written."""
+        if self.spelling is None or self.written is None:
+            return networks
+        return self.spelling.write(networks, self.written)
+
+    def told(self) -> list[dict[str, Any]]:
+        """What is known about each network besides its weights, as plain values."""
+        words = (self.spelling.words or None) if self.spelling is not None else None
+        row = {"assumed": self.assumed, "unseen": self.unseen, "read_as": words}
+        if self.distances is None:
+            return [{**row, "distance": None} for _ in self.names]
+        return [{**row, "distance": round(d, 3)} for d in self.distances.tolist()]
 
     def chunks(self) -> Iterator[Chunk]:
         """The networks, so many at a time."""
@@ -99,6 +123,8 @@ class Piece:
             if isinstance(self.networks, Zoo):
                 assert self.rows is not None
                 batches, places = self.networks.batches(self.rows[start : start + CHUNK])
+                if self.spelling is not None and self.known is not None:
+                    batches = [self.spelling.read(batch, self.known) for batch in batches]
             else:
                 batches, places = [self.networks[start : start + CHUNK]], torch.arange(len(names))
             yield Chunk(batches, names, places)
@@ -130,6 +156,12 @@ class Reading:
                 found.setdefault(text, []).extend(piece.names)
             if piece.unseen:
                 found.setdefault(f"not seen in training: {piece.unseen}", []).extend(piece.names)
+            if piece.spelling is not None and piece.spelling.words:
+                found.setdefault(f"read as {piece.spelling.words}", []).extend(piece.names)
+            if piece.distances is not None:
+                far = [name for name, d in zip(piece.names, piece.distances.tolist(), strict=True) if d > 1]
+                if far:
+                    found.setdefault(FAR, []).extend(far)
         return [f"{n[0]}{f' and {len(n) - 1} more' if n[1:] else ''}: {text}" for text, n in found.items()]
 
     def chunks(self) -> Iterator[Chunk]:
@@ -213,6 +245,12 @@ class Reader:
         return Piece(zoo, [names[i] for i in rows.tolist()], zoo, unseen=told, rows=rows)
 
     def _checked(self, networks: Networks, names: list[str], given: One, assumed: str | None = None) -> Piece:
+        known = self.model.architectures
+        if networks.architecture not in known:
+            ways = [(way, a) for a in known if (way := restated(networks.architecture, a)) is not None]
+            if ways:
+                way, architecture = ways[0]
+                return Piece(given, names, way.read(networks, architecture), spelling=way, written=networks)
         unseen = self._unseen(networks.architecture, names[0] if names else "networks")
         return Piece(given, names, networks, assumed, unseen)
 
