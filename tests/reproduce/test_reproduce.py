@@ -15,7 +15,7 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
 from scalegmn.inference.trained import load
-from scalegmn.models.registry import card
+from scalegmn.models.registry import method as model_named
 from scalegmn.reproduce import render
 from scalegmn.reproduce.experiments import DATASETS, METHODS, Experiment, experiments, recipe_file
 from scalegmn.reproduce.records import Record, read_records, same_experiment
@@ -45,8 +45,8 @@ def test_every_row_of_every_table_is_a_recipe_file(dataset: str) -> None:
     for method in sorted({m for d, m in ALL if d == dataset} - {"ng-t-64", *FULL}):
         runs = experiments(DATASETS[dataset], METHODS[method], 4, SMALL)
         if not runs:
-            kind = card(method.removesuffix("-augmented"))
-            assert (dataset == "dilation" and kind.equivariant is None) or not kind.convolutions
+            kind = model_named(method.removesuffix("-augmented"))
+            assert (dataset == "dilation" and not kind.edits) or not kind.convolutions
             continue
         assert [run.recipe.seed for run in runs] == [0, 1, 2, 3]
         recipe = runs[3].recipe

@@ -1,14 +1,15 @@
 r"""How far is a network from those that a model was trained on? Two distances that no symmetry changes.
 
 Both are Mahalanobis distances to the nearest of a few centres, \(\min_k \lVert \Sigma^{-1/2} (x - \mu_k) \rVert\), in
-units of what all but a few validation networks stay below (Lee et al. 2018 find unknown inputs of classifiers so). One
-looks at sizes: of each tensor of the balanced network, and of its answers to fixed inputs. The other looks at the
-embedding, where networks of another kind lie elsewhere though their weights are of the usual size.
+units of what all but a few validation networks stay below. One looks at the sizes of the tensors of the balanced
+network, and finds networks that were made in another way. The other looks at what the network answers to fixed inputs,
+and finds those that were made in the usual way for another purpose; the classes of a classification have a centre each
+(Lee et al. 2018 find unknown images so).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,11 +17,13 @@ from torch import Tensor
 
 from ..alignment.scales import equalising
 from ..alignment.states import default_inputs
-from ..core.canonical import Canonical, phase, present
+from ..core.architecture import Architecture
+from ..core.canonical import phase
 from ..core.networks import Networks
-from ..models.base import InvariantModel, Metanetwork
+from ..errors import ScaleGMNError
 from ..tasks import Classification, Task
 from ..training.data import PREPARE, fetch, listed, seed_for
+from ..zoo.inr.conventions import coordinates
 from ..zoo.store.zoo import Zoo
 
 # Of the validation networks, so many have a smaller distance than the limit, in each of the two.
@@ -29,6 +32,8 @@ SHARE = 0.996
 SAMPLE, CHUNK = 8192, 256
 # Directions in which training networks hardly differ count as if they differed by so much of the largest.
 _LEAST = 1e-4
+# Answers of one network that are remembered, about.
+_ANSWERS = 100
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,12 @@ class Cloud:
         """Of points (B, d) from the nearest centre, in units of the limit (B,)."""
         # Not by products: their rounding matters where centres are close to each other.
         apart = (points[:, None] - self.centres) @ self.whitening
-        return apart.norm(dim=2).amin(1) / self.limit
+        found: Tensor = apart.norm(dim=2).amin(1) / self.limit
+        return found
 
 
 def sizes(networks: Networks) -> Tensor:
-    """Logarithms of the sizes of tensors and answers, the same for all networks of an orbit (B, k).
+    """Logarithms of the sizes of tensors, the same for all networks of an orbit (B, k).
 
     Arguments:
         networks: Of one architecture.
@@ -89,14 +95,50 @@ def sizes(networks: Networks) -> Tensor:
     exact = phase(networks.detach().to("cpu", torch.float64))
     balanced = equalising(exact).apply(exact)
     parts = balanced.parameters.split([s.size for s in balanced.architecture.segments], dim=1)
-    with torch.no_grad():
-        answers = exact.evaluate(default_inputs(exact))
-    # Of a network that gives maps, the mean of each.
-    answers = answers.flatten(3).mean(3) if answers.dim() > 3 else answers
-    spread = (answers - answers.mean(1, keepdim=True)).pow(2).mean(1)
-    squares = torch.cat([torch.stack([p.pow(2).mean(1) for p in parts], 1), spread], 1)
     # Tensors of zeros have a size too, one that no network in training has.
-    return torch.cat([squares.clamp_min(1e-30).log() / 2, answers.mean(1).clamp(-1e6, 1e6)], 1)
+    return torch.stack([p.pow(2).mean(1).clamp_min(1e-30).log() / 2 for p in parts], 1)
+
+
+def answers(networks: Networks, inputs: Tensor) -> Tensor:
+    """What networks say to inputs, as rows (B, k).
+
+    Arguments:
+        networks: Of one architecture.
+        inputs: As in `Networks.evaluate`.
+    """
+    exact = networks.detach().to("cpu", torch.float64)
+    with torch.no_grad():
+        return exact.evaluate(inputs.double()).flatten(1).clamp(-1e6, 1e6)
+
+
+def _inputs(zoo: Zoo, architecture: Architecture) -> Tensor:
+    """Points of the picture for INRs, the same random inputs in every run for others; about a hundred answers."""
+    outputs = architecture.layers[-1].size
+    if zoo.canvas is not None:
+        side = round((_ANSWERS / outputs) ** 0.5)
+        return coordinates(side, side).double()
+    one = torch.zeros(1, architecture.parameters, dtype=torch.float64)
+    return default_inputs(Networks(architecture, one), max(1, _ANSWERS // outputs))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a model remembers of its training networks of one architecture.
+
+    Arguments:
+        sizes: The cloud of their sizes.
+        answers: The cloud of their answers.
+        inputs: What they were asked.
+    """
+
+    sizes: Cloud
+    answers: Cloud
+    inputs: Tensor
+
+    def distance(self, networks: Networks) -> Tensor:
+        """The larger of both distances (B,)."""
+        said = self.answers.distance(answers(networks, self.inputs))
+        return torch.maximum(self.sizes.distance(sizes(networks)), said)
 
 
 @dataclass(frozen=True)
@@ -104,87 +146,77 @@ class Familiar:
     """What a model remembers of its training networks.
 
     Arguments:
-        sizes: One cloud for each architecture of the model.
-        embedding: The cloud of embeddings; None for an editor, which has none.
+        known: By the position of an architecture in the model's list.
     """
 
-    sizes: tuple[Cloud, ...]
-    embedding: Cloud | None
+    known: tuple[Known, ...]
 
     @staticmethod
-    def measure(model: Metanetwork, task: Task, zoo: Zoo, canonical: Canonical) -> Familiar:
+    def measure(task: Task, zoo: Zoo) -> Familiar:
         """Look at training and validation networks of a zoo.
 
         Arguments:
-            model: The trained model.
-            task: Its task; the classes of a classification have a centre each.
-            zoo: What it was trained on.
-            canonical: The form in which it sees networks.
+            task: The classes of a classification have a centre each.
+            zoo: What a model was trained on.
         """
         draw = torch.Generator().manual_seed(seed_for(0, PREPARE))
         train, val = (zoo.split(name) for name in ("train", "val"))
         train = train[torch.randperm(len(train), generator=draw)[:SAMPLE]].sort().values
-        clouds = []
-        for kind in range(len(zoo.architectures)):
-            mine = [part[zoo.architecture_of(part) == kind] for part in (train, val)]
-            points = [_gathered(sizes(n) for n in _chunks(zoo, part)) for part in mine]
-            clouds.append(Cloud.around(points[0], torch.zeros(len(points[0]), dtype=torch.long), points[1]))
-        if not isinstance(model, InvariantModel):
-            return Familiar(tuple(clouds), None)
-        found = [_gathered(_embedded(model, n, canonical) for n in _chunks(zoo, part)) for part in (train, val)]
-        groups = task.targets(zoo, _order(zoo, train)) if isinstance(task, Classification) else torch.zeros(len(train))
-        return Familiar(tuple(clouds), Cloud.around(found[0], groups, found[1]))
+        found = []
+        for kind, architecture in enumerate(zoo.architectures):
+            mine, held_out = (part[zoo.architecture_of(part) == kind] for part in (train, val))
+            inputs = _inputs(zoo, architecture)
+            one = torch.zeros(len(mine), dtype=torch.long)
+            classes = task.targets(zoo, mine) if isinstance(task, Classification) else one
+            norms = [_gathered(sizes(n) for n in _chunks(zoo, part)) for part in (mine, held_out)]
+            said = [_gathered(answers(n, inputs) for n in _chunks(zoo, part)) for part in (mine, held_out)]
+            clouds = Cloud.around(norms[0], one, norms[1]), Cloud.around(said[0], classes, said[1])
+            found.append(Known(*clouds, inputs))
+        return Familiar(tuple(found))
 
-    def distance(self, model: Metanetwork, networks: Networks, canonical: Canonical) -> Tensor:
-        """Of networks of one architecture from those in training (B,); more than 1 is far.
+    def distance(self, architectures: Sequence[Architecture], networks: Networks) -> Tensor:
+        """Of networks of one architecture from those in training (B,); more than 1 is far, not a number is unknown.
 
         Arguments:
-            model: The model that remembers.
-            networks: In the model's type.
-            canonical: The form in which it sees networks.
+            architectures: Those of the model.
+            networks: Perhaps of another architecture, of which nothing is known.
         """
-        found = []
-        if networks.architecture in model.architectures:
-            found.append(self.sizes[model.architectures.index(networks.architecture)].distance(sizes(networks)))
-        if self.embedding is not None and isinstance(model, InvariantModel):
-            found.append(self.embedding.distance(_embedded(model, networks, canonical)))
-        return torch.stack(found).amax(0) if found else torch.zeros(len(networks))
+        if networks.architecture not in architectures:
+            return torch.full((len(networks),), torch.nan, dtype=torch.float64)
+        return self.known[list(architectures).index(networks.architecture)].distance(networks)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
         """All numbers by name, as a file holds them."""
-        clouds = {f"sizes.{i}": cloud for i, cloud in enumerate(self.sizes)}
-        clouds |= {} if self.embedding is None else {"embedding": self.embedding}
-        return {f"{name}.{key}": value.float() for name, cloud in clouds.items() for key, value in vars(cloud).items()}
+        found: dict[str, Tensor] = {}
+        for i, known in enumerate(self.known):
+            found[f"{i}.inputs"] = known.inputs.float()
+            for name, cloud in (("sizes", known.sizes), ("answers", known.answers)):
+                found |= {f"{i}.{name}.{key}": value.float() for key, value in vars(cloud).items()}
+        return found
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> Familiar:
         """What `tensors` gave."""
-        parts: dict[str, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            cloud, _, key = name.rpartition(".")
-            parts.setdefault(cloud, {})[key] = value.double()
-        clouds = {name: Cloud(**values) for name, values in parts.items()}
-        count = sum(name.startswith("sizes.") for name in clouds)
-        return Familiar(tuple(clouds[f"sizes.{i}"] for i in range(count)), clouds.get("embedding"))
+        exact = {name: value.double() for name, value in tensors.items()}
+        count = len({name.partition(".")[0] for name in exact})
+        try:
+            return Familiar(tuple(_known(exact, f"{i}.") for i in range(count)))
+        except KeyError as error:
+            raise ScaleGMNError(f"familiar.safetensors: lacks {error}; pack the run again") from None
 
 
-def _embedded(model: InvariantModel, networks: Networks, canonical: Canonical) -> Tensor:
-    mine = next(model.parameters())
-    with torch.no_grad():
-        seen = present(networks.to(dtype=mine.dtype), canonical, mine.device)
-        return model.embed(seen).double().cpu()
+def _known(tensors: Mapping[str, Tensor], prefix: str) -> Known:
+    def cloud(name: str) -> Cloud:
+        return Cloud(*(tensors[f"{prefix}{name}.{key}"] for key in ("centres", "whitening", "limit")))
+
+    return Known(cloud("sizes"), cloud("answers"), tensors[f"{prefix}inputs"])
 
 
 def _chunks(zoo: Zoo, indices: Tensor) -> Iterable[Networks]:
     for part in indices.split(CHUNK):
         yield from listed(fetch(zoo, part).networks)
-
-
-def _order(zoo: Zoo, indices: Tensor) -> Tensor:
-    """The numbers of networks in the order in which `_chunks` gives them."""
-    return torch.cat([fetch(zoo, part).indices for part in indices.split(CHUNK)])
 
 
 def _gathered(parts: Iterable[Tensor]) -> Tensor:

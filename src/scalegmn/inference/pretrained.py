@@ -68,7 +68,7 @@ def export(run: str | Path, out: str | Path, *, about: str = "", limits: Sequenc
     recipe = {**config["recipe"], "zoo": Path(config["recipe"]["zoo"]).name}
     canvas = {} if zoo.canvas is None else {"canvas": to_json(zoo.canvas)}
     told = strict({**config, **canvas, "recipe": recipe, "card": card})
-    familiar = Familiar.measure(trained.model, trained.task, zoo, trained.canonical)
+    familiar = Familiar.measure(trained.task, zoo)
     directory = Path(out)
     make_directory(directory)
     write_tensors(directory / WEIGHTS, weights_of(trained.model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,11 +111,12 @@ class Piece:
 
     def told(self) -> list[dict[str, Any]]:
         """What is known about each network besides its weights, as plain values."""
-        words = (self.spelling.words or None) if self.spelling is not None else None
-        row = {"assumed": self.assumed, "unseen": self.unseen, "read_as": words}
+        row = {"assumed": self.assumed, "unseen": self.unseen}
         if self.distances is None:
-            return [{**row, "distance": None} for _ in self.names]
-        return [{**row, "distance": round(d, 3)} for d in self.distances.tolist()]
+            return [row for _ in self.names]
+        words = (self.spelling.words or None) if self.spelling is not None else None
+        distances = [None if math.isnan(d) else round(d, 3) for d in self.distances.tolist()]
+        return [{**row, "read_as": words, "distance": d} for d in distances]
 
     def chunks(self) -> Iterator[Chunk]:
         """The networks, so many at a time."""
@@ -198,10 +200,12 @@ class Reader:
     Arguments:
         model: Says what it can read.
         layouts: How the files were read that it was trained on.
+        restates: Whether networks that compute the same as a known architecture, written otherwise, are brought to it.
     """
 
     model: Metanetwork
     layouts: tuple[Layout, ...] = ()
+    restates: bool = False
 
     def read(self, source: Source, hints: Hints) -> Reading:
         """Read anything that holds networks.
@@ -239,20 +243,28 @@ class Reader:
             )
 
     def _zoo(self, zoo: Zoo, split: str | None) -> Piece:
-        unseen = [self._unseen(a, str(zoo.path)) for a in zoo.architectures]
         rows, names = torch.arange(len(zoo)) if split is None else zoo.split(split), zoo.names()
+        named = [names[i] for i in rows.tolist()]
+        found = self._restated(zoo.architectures[0]) if len(zoo.architectures) == 1 else None
+        if found is not None:
+            return Piece(zoo, named, zoo, rows=rows, spelling=found[0], known=found[1])
+        unseen = [self._unseen(a, str(zoo.path)) for a in zoo.architectures]
         told = next((words for words in unseen if words), None)
-        return Piece(zoo, [names[i] for i in rows.tolist()], zoo, unseen=told, rows=rows)
+        return Piece(zoo, named, zoo, unseen=told, rows=rows)
 
     def _checked(self, networks: Networks, names: list[str], given: One, assumed: str | None = None) -> Piece:
-        known = self.model.architectures
-        if networks.architecture not in known:
-            ways = [(way, a) for a in known if (way := restated(networks.architecture, a)) is not None]
-            if ways:
-                way, architecture = ways[0]
-                return Piece(given, names, way.read(networks, architecture), spelling=way, written=networks)
+        found = self._restated(networks.architecture)
+        if found is not None:
+            return Piece(given, names, found[0].read(networks, found[1]), spelling=found[0], written=networks)
         unseen = self._unseen(networks.architecture, names[0] if names else "networks")
         return Piece(given, names, networks, assumed, unseen)
+
+    def _restated(self, architecture: Architecture) -> tuple[Spelling, Architecture] | None:
+        """How to bring an architecture to one of the model's that computes the same."""
+        known = self.model.architectures
+        if not self.restates or architecture in known:
+            return None
+        return next(((way, a) for a in known if (way := restated(architecture, a)) is not None), None)
 
     def _unseen(self, architecture: Architecture, name: str) -> str | None:
         """What the model has not seen about an architecture; complain if it cannot read it."""

@@ -9,23 +9,20 @@ import torch
 from torch import Tensor
 
 from ..core.architecture import Architecture
-from ..core.canonical import Canonical
 from ..core.networks import Networks
 from ..models.base import Metanetwork
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
 from .sources import Chunk, Piece, Reading
-from .spelling import FAR_SHARE, Spelling, of_canvas, restated, settle, spellings
+from .spelling import FAR_SHARE, Spelling, of_canvas, settle, spellings
 
 Distance = Callable[[Networks], Tensor]
 # Networks of a call that decide how all of them are written.
 _VOTERS = 64
 
 
-def look(
-    found: Reading, model: Metanetwork, familiar: Familiar, canonical: Canonical, canvas: Canvas | None
-) -> Reading:
+def look(found: Reading, model: Metanetwork, familiar: Familiar, canvas: Canvas | None) -> Reading:
     """The same networks with their distances from training networks, in the way of writing that brings them nearest.
 
     Files of one call that have the same shapes are taken to be written alike. A zoo of INRs says how they are written.
@@ -34,13 +31,11 @@ def look(
         found: What was read.
         model: Which will see them.
         familiar: What it remembers.
-        canonical: The form in which it sees networks.
         canvas: What training networks paint on, if they do.
     """
 
     def distance(networks: Networks) -> Tensor:
-        mine = next(model.parameters())
-        return familiar.distance(model, networks.to(dtype=mine.dtype), canonical)
+        return familiar.distance(model.architectures, networks)
 
     pieces = found.pieces
     if canvas is not None:
@@ -61,14 +56,12 @@ def _zoos(pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas) -> list[P
     result = list(pieces)
     for i, piece in enumerate(pieces):
         zoo = piece.networks
-        if not isinstance(zoo, Zoo) or zoo.canvas in (None, canvas) or len(zoo.architectures) > 1:
+        if not isinstance(zoo, Zoo) or zoo.canvas is None or zoo.canvas == canvas or len(zoo.architectures) > 1:
             continue
-        assert zoo.canvas is not None
-        ways = [(a, way) for a in model.architectures if (way := restated(zoo.architecture, a)) is not None]
-        if ways and (zoo.canvas.height, zoo.canvas.width) == (canvas.height, canvas.width):
-            known, way = ways[0]
-            way = way.then(of_canvas(zoo.canvas, canvas, known))
-            result[i] = replace(piece, unseen=None, spelling=way, known=known)
+        known = piece.known or zoo.architecture
+        if known in model.architectures and (zoo.canvas.height, zoo.canvas.width) == (canvas.height, canvas.width):
+            way = of_canvas(zoo.canvas, canvas, known)
+            result[i] = replace(piece, spelling=piece.spelling.then(way) if piece.spelling else way, known=known)
     return result
 
 

@@ -131,11 +131,11 @@ class Trained:
         """
         layouts = tuple(trace(module)[1] for module in likes)
         hints = Hints(activation, layouts, f"{prefix.rstrip('.')}." if prefix else "", split)
-        found = Reader(self.model, self.layouts).read(source, hints)
+        found = Reader(self.model, self.layouts, restates=self.familiar is not None).read(source, hints)
         if self.familiar is None:
             return found
         canvas = from_json(Canvas, self.config["canvas"], "canvas") if "canvas" in self.config else None
-        return look(found, self.model, self.familiar, self.canonical, canvas)
+        return look(found, self.model, self.familiar, canvas)
 
     def predict(self, source: Source | Reading, *, activation: str | None = None, top: int = 1) -> list[dict[str, Any]]:
         """One answer per network: its label with a probability, or a number.
