@@ -34,12 +34,10 @@ def train(
     """
     import os
 
-    from ..native.memory import keep_memory
     from ..training.loop import train as run
     from ..training.recipe import read_recipe
     from ..training.run import Run
 
-    keep_memory()
     directory = out or Path("runs") / recipe.stem
 
     def kept() -> str:
