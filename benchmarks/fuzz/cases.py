@@ -78,6 +78,7 @@ CASES = [
     _case("embed", "embed classification-run mine/net0.pt -o out.npz", "classification-run mine"),
     _case("embed zoo", "embed classification-run zoo -o out.npz", "classification-run zoo"),
     _case("edit", "edit editing-run mine/net0.pt -o out.pt --render out.png", "editing-run mine"),
+    _case("export", "export classification-run packed", "classification-run zoo", "packed"),
     _case("report", "report classification-run -o out.html --networks 4", "classification-run zoo"),
     _case("reproduce", "reproduce inr-classification --table-only --results results --json", "results"),
 ]  # fmt: skip

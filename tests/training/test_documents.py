@@ -62,9 +62,9 @@ def told(path: Path, digits: Zoo, capsys: pytest.CaptureFixture[str]) -> list[st
 
 BROKEN: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
-    "nested": lambda path: path.write_text("[" * 100_000),
+    "nested": lambda path: path.write_text("[" * 100_000 + "\n"),
     "digits": lambda path: path.write_text('{"step": ' + "9" * 5000 + "}\n"),
-    "bytes": lambda path: path.write_bytes(b"\xff\xfe\x00" * 20),
+    "bytes": lambda path: path.write_bytes(b"\xff\xfe\x00" * 20 + b"\n"),
     "list": lambda path: path.write_text("[1, 2]\n"),
     "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
     "folder": lambda path: (path.unlink(), path.mkdir()),
