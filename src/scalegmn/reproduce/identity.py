@@ -50,7 +50,8 @@ def checksums(name: str, place: Place) -> tuple[str, ...]:
     if not path.is_file():
         return ()
     header = read_json(path)
-    return (header["sha256"], header_hash(_as_before(name, header, place)))
+    before = _as_before(name, header, place)
+    return (header["sha256"],) if before == header else (header["sha256"], header_hash(before))
 
 
 def _as_before(name: str, header: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def _as_before(name: str, header: dict[str, Any], place: Place) -> dict[str, Any
         arguments["images_sha256"] = _FORMER.get(arguments["images_sha256"], arguments["images_sha256"])
     if "combined" in arguments:
         here = (checksums(part, place) for part in PARTS.get(name, ()))
-        former = {known[0]: known[1] for known in here if known}
+        former = {known[0]: known[-1] for known in here if known}
         arguments["combined"] = [former.get(sha256, sha256) for sha256 in arguments["combined"]]
     return {**header, "arguments": arguments}
 

@@ -54,6 +54,11 @@ _CLASSIFIERS = (
     "probegen-moved",
     "scalegmn",
     "scalegmn-b",
+    "gmn-ours",
+    "gmn-ours-moved",
+    "scalegmn-ours",
+    "scalegmn-ours-moved",
+    "probegen-ours-moved",
     "scalegmn-128-moved",
     "scalegmn-b-128-moved",
 )
@@ -70,6 +75,11 @@ _REGRESSORS = (
     "scalegmn-b",
     "scalegmn-64",
     "scalegmn-b-64",
+    "nfn-hnp-ours",
+    "ng-gnn-ours",
+    "probegen-ours",
+    "scalegmn-ours",
+    "scalegmn-b-ours",
 )
 _EDITORS = (
     "mlp",
@@ -84,6 +94,10 @@ _EDITORS = (
     "scalegmn-b",
     "scalegmn-b-64",
     "scalegmn-b-4",
+    "ng-gnn-64-ours",
+    "scalegmn-b-ours",
+    "scalegmn-b-64-ours",
+    "scalegmn-b-64-8-ours",
 )
 _PERMUTATIONS = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
 _CLASSES = ("mnist", "fashion-mnist", "cifar10", "cifar10-views")
@@ -174,6 +188,12 @@ TABLES = {
                 "scalegmn-128-moved",
                 "scalegmn-b-128-moved",
             ),
+        ),
+        Table(
+            "learning-curve",
+            "Accuracy against the number of training networks: test accuracy in percent",
+            ("mnist", "fashion-mnist", "cifar10"),
+            (*(f"scalegmn-128-moved-{count}" for count in ("1k", "3k", "10k", "30k")), "scalegmn-128-moved"),
         ),
         Table(
             "dual",
