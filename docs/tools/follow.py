@@ -58,7 +58,9 @@ def broken(root: Path) -> tuple[list[str], int, int]:
             if parts.scheme == "data" or parts.scheme == "javascript":
                 continue
             followed += 1
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            # Only the page for what is not found, which servers show anywhere, has addresses from the top.
+            base, name = (root, parts.path.lstrip("/")) if path.name == "404.html" else (path.parent, parts.path)
+            target = (base / unquote(name)).resolve() if parts.path else path
             target = target / "index.html" if target.is_dir() else target
             place = unquote(parts.fragment)
             if not target.is_file():
