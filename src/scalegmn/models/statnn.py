@@ -40,7 +40,8 @@ def statistics(networks: Networks) -> Tensor:
 
 
 def _parts(networks: Networks) -> tuple[Tensor, ...]:
-    return networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
+    found: tuple[Tensor, ...] = networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
+    return found
 
 
 def _described(networks: Networks, quantiles: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from .run import Run
 from .state import (
     Counters,
     State,
+    keep_latest,
     load_state,
     optimizer_tensors,
     restore_optimizer,
@@ -326,6 +327,7 @@ class Trainer:
             where = self.run_directory.checkpoints
             raise ScaleGMNError(f"{where}: the checkpoint does not belong to this recipe ({reason})") from error
         if self.world.main:
+            keep_latest(self.run_directory.checkpoints)
             self.run_directory.forget_after(state.counters.step)
             self.progress.note(f"continuing at step {state.counters.step} of {self.steps}")
 

@@ -92,13 +92,19 @@ def save_state(directory: Path, state: State) -> None:
     write_directory(
         directory / name, {"state.safetensors": packed, "state.json": json.dumps(values, indent=1).encode()}
     )
-    for other in directory.iterdir():
-        if other.name != name:
-            shutil.rmtree(other, ignore_errors=True)
+    keep_latest(directory)
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     return save({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()})
+
+
+def keep_latest(directory: Path) -> None:
+    """Remove older checkpoints, and what a killed process left."""
+    last = latest(directory)
+    for other in directory.iterdir():
+        if other != last:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def latest(directory: Path) -> Path | None:
