@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ScaleGMNError
-from ..files import open_file, read_npy, write_atomically
 from .console import stderr
 from .sources import hidden_activation, load_module
 
@@ -61,6 +60,7 @@ def write_like(file: Path, networks: Networks, out: Path) -> None:
 
     from ..convert.files import read as read_state
     from ..convert.files import read_torch, write
+    from ..files import write_atomically
 
     (state,) = networks.to_state_dicts()
     stored = read_state(file)
@@ -88,6 +88,7 @@ def read_inputs(file: Path | None) -> Tensor | None:
     import torch
 
     from ..convert.files import read_torch
+    from ..files import open_file, read_npy
 
     if file is None:
         return None

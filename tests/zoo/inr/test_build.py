@@ -20,7 +20,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from workers import kill_a_worker
 
 from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture
@@ -271,13 +270,44 @@ for views in (2, 6):
     assert many - few < 60_000
 
 
+def descendants(pid: int) -> list[int]:
+    """All processes below one, from the table of the system."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+    found = [pid]
+    for p in found:
+        found += [child for child, parent in parents.items() if parent == p]
+    return found[1:]
+
+
+def busy_workers(pid: int) -> list[int]:
+    found = []
+    for p in descendants(pid):
+        try:
+            if "scalegmn_job" in Path(f"/proc/{p}/cmdline").read_text():
+                found.append(p)
+        except OSError:
+            continue
+    return found
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the workers in /proc")
 def test_a_cluster_gives_the_same_bytes_although_a_worker_is_killed(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     options = ["--hidden", "16", "--steps", "2000", "--count", "700"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command(tmp_path / "cluster", *options, "--ray", "local"), env=environment, text=True)
-    kill_a_worker(process, "scalegmn_job")
+    process = subprocess.Popen(command(tmp_path / "cluster", *options, "--ray", "local"), env=environment)
+    deadline = time.monotonic() + 200
+    while not (victims := busy_workers(process.pid)):
+        assert process.poll() is None, "the build ended before a worker could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(victims[0], signal.SIGKILL)
     assert process.wait(timeout=200) == 0
     build_inr_zoo(DIGITS, tmp_path / "local", fit=Fit(hidden=(16,), steps=2000), count=700)
     assert content(tmp_path / "cluster") == content(tmp_path / "local")
