@@ -239,18 +239,6 @@ class Architecture:
         fed = all(self.incoming[1:]) and not any(c.constant or isinstance(c.map, Table) for c in self.connections)
         return one and sums and wires and fed and not self.shared
 
-    @cached_property
-    def separable(self) -> bool:
-        """Whether any two layers have the same multiplier or none in common, each a variable of its own."""
-        owners: dict[tuple[str, int], set[object]] = {}
-        for block in (b for blocks in self.blocks for b in blocks):
-            whole = (block.scales, block.signs)
-            for v, power in block.scales:
-                owners.setdefault(("scale", v), set()).add(whole if power == 1 and len(block.scales) == 1 else block)
-            for v in block.signs:
-                owners.setdefault(("sign", v), set()).add(whole if len(block.signs) == 1 else block)
-        return all(len(found) == 1 for found in owners.values())
-
     # -- symmetry ----------------------------------------------------------------------------------------------
 
     @cached_property

@@ -112,8 +112,12 @@ def respond_with_gradients(
         z = [inputs, *r.pre[1:]]
         out = r.post[-1]
         seed = torch.ones_like(out) if cotangent is None else _plain(cotangent).to(out).expand_as(out)
-        found = torch.autograd.grad(out, z, seed, create_graph=graph, allow_unused=True)
-    means = [torch.zeros_like(a) if g is None else g for a, g in zip(z, found, strict=True)]
+        # What hangs on constants alone moves with no input.
+        moving = [i for i, a in enumerate(z) if a.requires_grad]
+        found = torch.autograd.grad(out, [z[i] for i in moving], seed, create_graph=graph, allow_unused=True)
+    means = [torch.zeros_like(a).expand(batch, inputs.shape[1], *a.shape[2:]) for a in z]
+    for i, g in zip(moving, found, strict=True):
+        means[i] = means[i] if g is None else g
     if not graph:
         r = Responses(tuple(t.detach() for t in r.pre), tuple(t.detach() for t in r.post))
     return r, tuple(map(spatial_mean, means))
