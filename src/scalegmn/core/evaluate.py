@@ -26,6 +26,11 @@ class Parameters:
         weights: Per connection (B, n_t, n_s / groups, K); (B, n) for one per neuron; None for a skip.
         biases: Per layer (B, n).
         slopes: Per layer (B, 1), for learned slopes.
+
+    >>> from scalegmn import Networks
+    >>> networks = Networks(Architecture.mlp([2, 3, 1]), torch.randn(5, 13))
+    >>> [None if w is None else tuple(w.shape) for w in networks.views.weights]
+    [(5, 3, 2, 1), (5, 1, 3, 1)]
     """
 
     weights: tuple[Tensor | None, ...]
@@ -40,6 +45,11 @@ class Responses:
     Arguments:
         pre: Per layer, the pre-activations (B, N, n, *spatial). The input layer holds the inputs.
         post: Per layer, the post-activations, of the same shape.
+
+    >>> from scalegmn import Networks
+    >>> networks = Networks(Architecture.mlp([2, 3, 1]), torch.randn(5, 13))
+    >>> [tuple(z.shape) for z in networks.responses(torch.randn(4, 2)).pre[1:]]
+    [(5, 4, 3), (5, 4, 1)]
     """
 
     pre: tuple[Tensor, ...]
