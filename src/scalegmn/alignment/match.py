@@ -245,8 +245,7 @@ class Search:
         for n, term in enumerate(self.terms):
             x = self.right[n]
             if term.target in layers or term.source in layers:
-                kind, index = term.segment.kind, term.segment.index
-                x = move.edge(index, x) if kind == "weight" else move.vertex(index, x)
+                x = self._moved(term, x, move, layers)
             if term.target in odd and term.target is not None:
                 x = x * _along(1 - 2 * odd[term.target], x)
                 half = self._half(term.target)
@@ -260,6 +259,23 @@ class Search:
                 x, y, w = self.answers[i]
                 rows = torch.take_along_dim(y, move.permutations[i][..., None], 1)
                 self.answers[i] = x, rows * self.architecture.phis[i](move.scales[i])[..., None], w
+
+
+    def _moved(self, term: Term, x: Tensor, move: Transform, layers: frozenset[int]) -> Tensor:
+        """A term after a move that concerns some layers; as `Transform.edge`, without the ends that stay."""
+        if term.groups > 1 or term.paired:
+            return move.edge(term.segment.index, x)
+        if term.target in layers and term.target is not None:
+            x = _rows(x, move.permutations[term.target]) * _along(move.scales[term.target], x)
+        if term.source in layers and term.source is not None:
+            sent = self.architecture.phis[term.source](move.scales[term.source])
+            x = (_rows(x.transpose(1, 2), move.permutations[term.source]) * sent[..., None, None]).transpose(1, 2)
+        return x
+
+
+def _rows(x: Tensor, order: Tensor) -> Tensor:
+    """The rows of x (B, n, ...) in another order (B, n)."""
+    return x[torch.arange(len(x), device=x.device)[:, None], order]
 
 
 def _both(x: Tensor, y: Tensor) -> Tensor:
