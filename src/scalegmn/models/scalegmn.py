@@ -64,6 +64,7 @@ class ScaleGMNTrunk(EditingTrunk):
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: ScaleGMNSpec) -> None:
         super().__init__(method, architectures, spec)
+        self.edits_in_units = spec.form == "ours"
         self.body = self._passing(last_edges=False)
         self.writes = False
 

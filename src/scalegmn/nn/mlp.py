@@ -38,10 +38,15 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""
+        y = net(None, self.gate(), Edge(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
+        return y.view(*x.shape[:-1], self.last.out_features)
+
+    def gate(self, *, symmetric: bool = False, canonical: bool = False) -> Gate:
+        """The net as the operator takes it, applied to x and -x or to x / |x|."""
         norm, last = self.norm, self.last
-        gate = Gate(
+        return Gate(
             *(self.first.weight, self.first.bias, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
+            symmetric=symmetric,
+            canonical=canonical,
             drop=self.dropout.p if self.training else 0.0,
         )
-        y = net(None, gate, Edge(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
-        return y.view(*x.shape[:-1], last.out_features)
