@@ -15,7 +15,7 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
 from scalegmn.inference.trained import load
-from scalegmn.models.registry import card
+from scalegmn.models.registry import method as named
 from scalegmn.reproduce import render
 from scalegmn.reproduce.experiments import DATASETS, METHODS, Experiment, experiments, recipe_file
 from scalegmn.reproduce.records import Record, read_records, same_experiment
@@ -43,8 +43,8 @@ def test_every_row_of_every_table_is_a_recipe_file(dataset: str) -> None:
     for method in sorted({m for d, m in ALL if d == dataset} - {"ng-t-64"}):
         runs = experiments(DATASETS[dataset], METHODS[method], 4, SMALL)
         if not runs:
-            kind = card(method.removesuffix("-augmented"))
-            assert (dataset == "dilation" and kind.equivariant is None) or not kind.convolutions
+            kind = named(method.removesuffix("-augmented"))
+            assert (dataset == "dilation" and not kind.edits) or not kind.convolutions
             continue
         assert [run.recipe.seed for run in runs] == [0, 1, 2, 3]
         recipe = runs[3].recipe
@@ -300,9 +300,11 @@ def test_the_strength_of_an_augmentation_is_searched_on_validation(place: Place,
     first, second = (settle(dataclasses.replace(e, grid=grid), tmp_path / "runs") for e in seeds)
     trials = [Run(path).results() for path in sorted((tmp_path / "runs").iterdir()) if path.is_dir()]
     assert [trial["seed"] for trial in trials] == [0, 0]
-    best = max(trials, key=lambda trial: trial["val"]["accuracy"])
-    assert (first.recipe.training.steps, first.recipe.seed) == (best["steps"], 0)
-    assert (second.recipe.training.steps, second.recipe.seed) == (best["steps"], 1)
+    # Two trials may be equally good.
+    best = [t["steps"] for t in trials if t["val"]["accuracy"] == max(t["val"]["accuracy"] for t in trials)]
+    assert first.recipe.training.steps == second.recipe.training.steps
+    assert first.recipe.training.steps in best
+    assert (first.recipe.seed, second.recipe.seed) == (0, 1)
     # A record with any value of the grid is a record of the experiment.
     open_question = dataclasses.replace(seeds[0], grid=grid)
     record = dataclasses.replace(_record("mnist", "mlp", 0, 0.5), recipe=first.recipe.to_dict())
