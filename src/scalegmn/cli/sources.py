@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from ..inference.sources import Reading
     from ..inference.trained import Trained
 
-RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+RunPath = Annotated[
+    Path,
+    typer.Argument(help="A run directory, or a name of `scalegmn models --pretrained`.", show_default=False),
+]
 ActivationName = Annotated[
     str | None, typer.Option("--activation", help="Of the networks, where the model knows several of these shapes.")
 ]

@@ -27,15 +27,21 @@ class Form(ABC):
         self.spec = spec
         self.symmetries = symmetries
         self.flow = self.resolve()
-        self.check()
+        complaints = filter(None, (self.options(), *map(self.complaint, symmetries)))
+        for complaint in complaints:
+            raise ScaleGMNError(complaint)
 
     @abstractmethod
     def resolve(self) -> Flow:
         """The way back that `auto` stands for."""
 
     @abstractmethod
-    def check(self) -> None:
-        """Complain about what the form cannot do."""
+    def options(self) -> str | None:
+        """What is wrong with the options, if anything is."""
+
+    @abstractmethod
+    def complaint(self, symmetry: Symmetry) -> str | None:
+        """Why networks of an architecture cannot be read, if they cannot."""
 
     @property
     @abstractmethod
@@ -98,14 +104,16 @@ class Ours(Form):
             return self.spec.backward
         return "dual" if self.has_scales else "shared"
 
-    def check(self) -> None:
+    def options(self) -> str | None:
         default = PassingSpec()
         for name in ("rescale", "edge_rule", "neighbours_only"):
             value = getattr(self.spec, name)
             if value != getattr(default, name):
-                raise ScaleGMNError(f"{name}: {value!r} belongs to the paper's form; use form = 'paper'")
-        for s in self.symmetries:
-            _check_flow(s, self.flow, "dual")
+                return f"{name}: {value!r} belongs to the paper's form; use form = 'paper'"
+        return None
+
+    def complaint(self, symmetry: Symmetry) -> str | None:
+        return _no_way_back(symmetry, self.flow, "'dual'")
 
     @property
     def style(self) -> Style:
@@ -146,20 +154,18 @@ class Paper(Form):
             return self.spec.backward
         return "reciprocal" if self.has_scales else "shared"
 
-    def check(self) -> None:
+    def options(self) -> str | None:
         if self.flow == "dual":
-            raise ScaleGMNError("backward: 'dual' is not in the paper; use 'auto', or form = 'ours'")
-        for s in self.symmetries:
-            if not all(isinstance(layer.combine, Sum) for layer in s.architecture.layers):
-                raise ScaleGMNError(
-                    f"form: 'paper' reads layers that add, but {s.architecture} multiplies; use form = 'ours'"
-                )
-            _check_flow(s, self.flow, "auto' or form = 'ours")
-            if self.flow == "shared" and _lifted(s):
-                raise ScaleGMNError(
-                    f"backward: form = 'paper' needs sigma(a x) = a sigma(x), but {s.architecture} has another phi; "
-                    "use form = 'ours'"
-                )
+            return "backward: 'dual' is not in the paper; use 'auto', or form = 'ours'"
+        return None
+
+    def complaint(self, symmetry: Symmetry) -> str | None:
+        a = symmetry.architecture
+        if not all(isinstance(layer.combine, Sum) for layer in a.layers):
+            return f"form: 'paper' reads layers that add, but {a} multiplies; use form = 'ours'"
+        if self.flow == "shared" and _lifted(symmetry):
+            return f"backward: form = 'paper' needs sigma(a x) = a sigma(x), but {a} has another phi; use form = 'ours'"
+        return _no_way_back(symmetry, self.flow, "'auto', or form = 'ours'")
 
     @property
     def style(self) -> Style:
@@ -199,17 +205,12 @@ def _lifted(s: Symmetry) -> bool:
     return any(not s.phis[i].is_identity for i in range(len(s.phis)) if s.is_hidden(i))
 
 
-def _check_flow(s: Symmetry, flow: Flow, instead: str) -> None:
+def _no_way_back(s: Symmetry, flow: Flow, instead: str) -> str | None:
+    a = s.architecture
     if flow == "shared" and any(g.scales for g in s.groups):
-        raise ScaleGMNError(
-            f"backward: 'shared' is equivariant for signs only, but {s.architecture} has scales; use '{instead}'"
-        )
-    if flow == "reciprocal" and not all(isinstance(layer.combine, Sum) for layer in s.architecture.layers):
-        raise ScaleGMNError(
-            f"backward: 'reciprocal' reads layers that add, but {s.architecture} multiplies; use '{instead}'"
-        )
+        return f"backward: 'shared' is equivariant for signs only, but {a} has scales; use {instead}"
+    if flow == "reciprocal" and not all(isinstance(layer.combine, Sum) for layer in a.layers):
+        return f"backward: 'reciprocal' reads layers that add, but {a} multiplies; use {instead}"
     if flow == "reciprocal" and _lifted(s):
-        raise ScaleGMNError(
-            f"backward: 'reciprocal' needs sigma(a x) = a sigma(x), but {s.architecture} has another phi; "
-            f"use '{instead}'"
-        )
+        return f"backward: 'reciprocal' needs sigma(a x) = a sigma(x), but {a} has another phi; use {instead}"
+    return None

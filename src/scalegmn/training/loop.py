@@ -21,7 +21,7 @@ from ..tasks import Task, build_model, task_class
 from ..zoo.store.zoo import Zoo
 from .augment import MoveAugment, NoiseAugment, ScaleAugment
 from .compiled import Compiled
-from .data import AUGMENT, DROPOUT, PREPARE, Stream, broken, fetch, listed, seed_for
+from .data import AUGMENT, DROPOUT, PREPARE, Stream, broken, fetch, listed, seed_for, some
 from .distributed import World, world
 from .evaluation import Evaluation, evaluate
 from .precision import Precision
@@ -128,7 +128,7 @@ class Trainer:
     def __init__(self, recipe: Recipe, run: Run, zoo: Zoo, task: Task, together: World, progress: Progress) -> None:
         self.recipe, self.settings, self.seed = recipe, recipe.training, recipe.seed
         self.run_directory, self.zoo, self.task, self.world, self.progress = run, zoo, task, together, progress
-        self.stream = Stream(zoo.split("train"), self.settings.batch, recipe.seed)
+        self.stream = Stream(some(zoo.split("train"), self.settings.networks), self.settings.batch, recipe.seed)
         self.steps = self.settings.steps or self.settings.epochs * self.stream.epoch_steps
         self.every = self.settings.validate_every or self.stream.epoch_steps
         torch.manual_seed(seed_for(recipe.seed, PREPARE))

@@ -78,6 +78,8 @@ class Training(Table):
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
         move: Size of random affine maps of the inputs, for networks of coordinates: 0.1 turns, shifts and stretches
             the picture of a training network by up to a tenth.
+        networks: Train on so many of the training networks, if given: the first of a fixed random order, so that
+            those of a smaller number are among those of a larger one.
         prepare: How many training networks the model sees beforehand, to measure sizes or to pretrain; 0 means all.
         device: Where to train; `auto` takes a GPU if there is one.
         tensorboard: Whether to write TensorBoard files too.
@@ -102,6 +104,7 @@ class Training(Table):
     augment_rate: PositiveFloat = 1.0
     noise: NonNegativeFloat = 0.0
     move: NonNegativeFloat = 0.0
+    networks: PositiveInt | None = None
     prepare: NonNegativeInt = 4096
     device: str = "auto"
     tensorboard: bool = False
