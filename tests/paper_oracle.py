@@ -2,7 +2,8 @@
 
 It reads the parameters of a model with `form = "paper"` by name, and its options; it shares no code with `nn/`. Names
 of functions and letters are those of the paper: x is the central vertex, y its neighbour, e the edge from y to x, p
-are positional encodings. No dropout, no probes, and only networks whose layers add complete or element-wise connections.
+are positional encodings. No dropout, no probes, and only networks whose layers add complete or elementwise
+connections.
 """
 
 from __future__ import annotations
