@@ -35,7 +35,7 @@ def run(zoo: Path, task: str | dict[str, Any], form: dict[str, Any], seed: int, 
     training = {"epochs": epochs, "clock": "cpu", "batch": 32, "lr": 2e-3, "warmup": 20, "schedule": "cosine"}
     table = {"zoo": str(zoo), "task": task, "seed": seed, "model": MODEL | form, "training": training}
     with tempfile.TemporaryDirectory() as folder:
-        return train(make_recipe(table), Path(folder) / "run", progress=Progress(quiet=True))
+        return train(make_recipe(table), Path(folder) / "run", progress=Progress("forms", quiet=True))
 
 
 def main() -> None:
