@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ def apart(y: Tensor, x: Tensor) -> Tensor:
     return y.view(*x.shape[:-1], y.shape[-1])
 
 
-def laid(terms: Sequence[Tensor], edges: Sequence[int]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def laid(terms: Iterable[Tensor], edges: Sequence[int]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Sum vectors that broadcast along edges (B, n_t, n_s): those per target, those per source and those per edge."""
     batch, targets, sources = edges
     found: list[Tensor | None] = [None, None, None]

@@ -224,16 +224,23 @@ class FirstStates(nn.Module, ABC):
             y = mlp(torch.cat([x, position.expand(*x.shape[:-1], -1)], -1))
         return y
 
-    def project(self, symmetry: Symmetry, connection: int, w: Tensor, *, factored: bool = True) -> Edge:
-        """Gamma_E w on the edges of one connection; a weight times a vector stays so if `factored`."""
+    def project(self, symmetry: Symmetry, connection: int, w: Tensor, factor: Tensor | None = None) -> Edge:
+        """Gamma_E w on the edges of one connection, times a factor that broadcasts against (n_t, n_s, h)."""
         assert self.edge is not None
         # The rows of the map that zeros would meet are left out instead.
         matrix = self.edge.weight
         if w.shape[-1] != self.kernels.size:
             matrix = matrix[:, self.kernels.columns(symmetry.architecture.connections[connection])]
-        if factored and symmetry.everywhere(connection) and w.shape[-1] == 1 and not w.requires_grad:
-            return Edge(matrix.T, w.squeeze(-1))
-        return Edge(F.linear(w, matrix))
+        if symmetry.everywhere(connection) and w.shape[-1] == 1 and not w.requires_grad:
+            # A weight times a vector, which the factor makes one of the sources or of the targets.
+            if factor is None:
+                return Edge(matrix.T, w.squeeze(-1))
+            if factor.shape[0] == 1 or factor.shape[1] == 1:
+                by_target = factor.shape[0] > 1
+                x = matrix.T * factor.squeeze(1 if by_target else 0)
+                return Edge(x if len(x) == 1 else x.unsqueeze(0), w.squeeze(-1), by_target=by_target)
+        e = F.linear(w, matrix)
+        return Edge(e if factor is None else e * factor)
 
 
 class Init(FirstStates):
@@ -244,10 +251,8 @@ class Init(FirstStates):
     """
 
     def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
-        if self.edge_positions is None:
-            return self.project(symmetry, connection, w)
-        e = self.project(symmetry, connection, w, factored=False)
-        return Edge(e.dense() * (1 + self.edge_positions(symmetry, connection)))
+        factor = None if self.edge_positions is None else 1 + self.edge_positions(symmetry, connection)
+        return self.project(symmetry, connection, w, factor)
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:

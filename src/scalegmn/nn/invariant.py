@@ -123,15 +123,9 @@ class ScaleInvariant(Invariant):
         return on_vertices(self, xs, contexts)
 
     def times(self, p: Product) -> Tensor:
-        if self.group.signs and self.sign == "absolute":
-            x = p.x.dense()
-            signless = Product(None, Edge(x.abs()), p.contexts, [c.abs() for c in p.companions])
-            return p.of(self._net(signless), x)
-        return self._net(p)
-
-    def _net(self, p: Product) -> Tensor:
         contexts = [f(c) for f, c in zip(self.contexts, p.contexts, strict=True)]
-        maps = zip(list(self.first)[1:], p.companions, strict=True)
+        companions = [c.abs() for c in p.companions] if self._absolute else p.companions
+        maps = zip(list(self.first)[1:], companions, strict=True)
         more = [f(c) * inverse_norm(c) if self.group.scales else f(c) for f, c in maps]
         return net(
             p.gamma,
@@ -143,12 +137,17 @@ class ScaleInvariant(Invariant):
             residual=p.residual,
         )
 
+    @property
+    def _absolute(self) -> bool:
+        return self.group.signs and self.sign == "absolute"
+
     def _gate(self) -> Gate:
         first, norm, last = self.first[0], self.norm, self.last
         assert isinstance(first, nn.Linear)
         return Gate(
             *(first.weight, self.offset, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
             symmetric=self.group.signs and self.sign == "symmetrise",
+            absolute=self._absolute,
             canonical=self.group.scales,
             drop=self.dropout.p if self.training else 0.0,
         )
@@ -207,10 +206,10 @@ class PaperInvariant(Invariant):
         if len(self.symm):
             mlp = self.symm[index]
             assert isinstance(mlp, MLP)
-            gate = mlp.gate(symmetric=True, canonical=self.group.scales)
-            x = Edge(x.dense()) if x.by_target and x.scalar is not None else x
+            gate = mlp.gate()
             # Both terms have the bias of the last map, the operator adds it once.
-            return net(None, gate._replace(last_bias=2 * gate.last_bias), x)
+            both = gate._replace(last_bias=2 * gate.last_bias, symmetric=True, canonical=self.group.scales)
+            return net(None, both, x)
         y = unit(x.dense()) if self.group.scales else x.dense()
         return y.abs() if self.group.signs else y
 
@@ -219,13 +218,13 @@ class PaperInvariant(Invariant):
         first, *maps = self.rho.first.weight.split(self.widths, 1)
         along = [F.linear(c, m) for c, m in zip((*others, *p.contexts), maps, strict=True)]
         target, source, more = laid(along, p.x.edges)
-        if not self.group.signs:
-            gate = self.rho.gate(canonical=self.group.scales)._replace(first=first)
-            both = Ends(target, source, *(p.outer or ()))
-            return net(p.gamma, gate, p.x, both, more, reduce=p.reduce, residual=p.residual)
-        x = Edge(self.canonical(0, p.x))
-        rho = net(None, self.rho.gate()._replace(first=first), x, Ends(target, source), more)
-        return p.of(rho, p.x.dense())
+        gate = self.rho.gate()._replace(first=first)
+        if len(self.symm):
+            rho = net(None, gate, Edge(self.canonical(0, p.x)), Ends(target, source), more)
+            return p.of(rho, p.x.dense())
+        gate = gate._replace(absolute=self.group.signs, canonical=self.group.scales)
+        both = Ends(target, source, *(p.outer or ()))
+        return net(p.gamma, gate, p.x, both, more, reduce=p.reduce, residual=p.residual)
 
     def along(self, xs: Sequence[Tensor], edges: Sequence[int]) -> Tensor:
         """Apply to vectors that broadcast along edges (B, n_t, n_s), such as those of their ends."""

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from ..core.architecture import Attention
 from ..core.groups import Group
 from ..native.formula import SOURCE, Edge
+from ..native.net import recomputing
 from .invariant import Kind, ScaleInvariant, sum_of
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .nets import Nets
@@ -123,9 +123,10 @@ class PassingLayer(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no summaries of vertices")
 
     def _run(self, function: nn.Module, *arguments: object) -> Any:
-        if self.style.checkpointing and self.training:
-            return checkpoint(function, *arguments, use_reentrant=False)
-        return function(*arguments)
+        if not self.style.checkpointing:
+            return function(*arguments)
+        with recomputing():
+            return function(*arguments)
 
     def _updated(
         self,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.groups import Group
-from ..native.formula import TARGET, Edge
+from ..native.formula import Edge
 from .invariant import Product
 from .nets import Nets
 from .scale import RescaleEquivariant, start_at_one, start_linear
@@ -60,9 +60,7 @@ class Message(nn.Module):
         m = self.rescale(y, e, lift=way.lift, by_target=way.by_target)
         if way.symmetry.is_hidden(way.receiver):
             return way.arriving(self.hidden.on_edges(way.symmetry.groups[way.receiver], m, contexts, reduce=way.to))
-        m = m.dense()
-        message: Tensor = self.fixed(torch.cat([m, *(p.expand(*m.shape[:-1], -1) for p in contexts)], -1))
-        return way.arriving(message.sum(2 if way.to == TARGET else 1))
+        return way.arriving(self.fixed.on_edges(m, contexts, reduce=way.to))
 
 
 class Update(nn.Module):

@@ -126,9 +126,7 @@ class PaperMessage(nn.Module):
             joined = Edge(torch.cat([way.receivers(x).expand(*m.shape[:-1], -1), m], -1))
         if hidden:
             return way.arriving(self.hidden.on_edges(group, joined, contexts, reduce=way.to))
-        m = joined.dense()
-        message: Tensor = self.fixed(torch.cat([m, *(p.expand(*m.shape[:-1], -1) for p in contexts)], -1))
-        return way.arriving(message.sum(2 if way.to == TARGET else 1))
+        return way.arriving(self.fixed.on_edges(joined, contexts, reduce=way.to))
 
 
 class InvariantEdgeUpdate(nn.Module):

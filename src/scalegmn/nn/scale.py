@@ -135,9 +135,6 @@ class ScaleEquivariant(nn.Module):
         reduce: int = NONE,
     ) -> Tensor:
         """The same on edges (B, n_t, n_s, inputs), with contexts that broadcast; or its sum to one end."""
-        if len(self.gamma) > 1 and x.by_target and x.scalar is not None:
-            # Such edges go through the operator only if they are summed, which only the last layer does.
-            x = Edge(x.dense())
         for gamma, invariants in zip(self.gamma, self.invariant, strict=True):
             assert isinstance(invariants, ScaleInvariants)
             assert isinstance(gamma, nn.Linear)
