@@ -137,6 +137,9 @@ class EditingTrunk(Trunk, ABC):
     True
     """
 
+    # Whether edits have a step size for every tensor of parameters, in units of typical values.
+    edits_in_units = True
+
     @abstractmethod
     def writing(self, copies: int) -> nn.Module:
         """A new map from the states to values (B, copies, P) that move as the parameters do."""

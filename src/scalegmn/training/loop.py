@@ -17,6 +17,7 @@ from ..core.canonical import present
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
+from ..native.memory import keep_memory
 from ..tasks import Task, build_model, task_class
 from ..zoo.store.zoo import Zoo
 from .augment import MoveAugment, NoiseAugment, ScaleAugment
@@ -71,6 +72,7 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, progress: Pr
     Returns:
         The content of `results.json`.
     """
+    keep_memory()
     run = Run(Path(out))
     with ExitStack() as held, world(recipe.training.device) as together:
         zoo = Zoo.open(recipe.zoo)
