@@ -35,6 +35,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Trained:
         path: A run directory, or one that `Trained.save_pretrained` wrote.
         device: Where it shall compute.
     """
+    if not isinstance(path, str | Path):
+        raise ScaleGMNError(f"run: expected the path of a run directory, got {type(path).__name__}")
     path = Path(path)
     if not (path / CONFIG).is_file():
         raise ScaleGMNError(f"run: {path} holds no {CONFIG}; expected a directory that `scalegmn train` made")
