@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "tutorials"
 QUICK = "SCALEGMN_QUICK"
+_FILE = re.compile(r"""Path\("([^"]+\.(\w+))"\)\.write_text\([^']*'''\\?\n(.*)'''\)""", re.DOTALL)
 
 
 @dataclass
@@ -104,7 +105,7 @@ def page(cells: list[Cell], name: str) -> tuple[str, dict[str, bytes]]:
         if cell.markdown:
             parts.append(cell.text)
         else:
-            parts.append(f"```python\n{cell.text.strip()}\n```")
+            parts.append(_code(cell.text.strip()))
         if cell.printed:
             parts.append(f'<div class="output"><pre>{escape(cell.printed.rstrip())}</pre></div>')
         for content in cell.pictures:
@@ -113,6 +114,15 @@ def page(cells: list[Cell], name: str) -> tuple[str, dict[str, bytes]]:
             parts.append(f"![a figure that the code above draws]({file})")
     parts.append(f"---\n\nThis page is the script `docs/tutorials/{name}.py`, with what it printed and drew.")
     return "\n\n".join(parts) + "\n", pictures
+
+
+def _code(text: str) -> str:
+    """A block of code; a cell that does nothing but write a file is shown as that file."""
+    found = _FILE.fullmatch(text)
+    if found is None:
+        return f"```python\n{text}\n```"
+    language = {"py": "python"}.get(found[2], found[2])
+    return f'```{language} title="{found[1]}"\n{found[3].strip()}\n```'
 
 
 def rendered(path: Path) -> tuple[str, dict[str, bytes]]:

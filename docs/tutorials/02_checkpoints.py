@@ -21,7 +21,7 @@ import scalegmn
 from scalegmn.training.loop import train
 from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import make_recipe
-from scalegmn.zoo.imports.checkpoints import import_checkpoints
+from scalegmn.zoo.imports.checkpoints import Ways, import_checkpoints
 
 quick = "SCALEGMN_QUICK" in os.environ  # smaller numbers, for the tests that run this page
 count = 40 if quick else 400
@@ -77,13 +77,13 @@ print(f"{count} checkpoints with test accuracies from {min(accuracies):.2f} to {
 # ## A zoo
 #
 # `import_checkpoints` reads the folder and the table. A state dict does not say which activation stands between its
-# layers, so you do (for anything but a plain perceptron, give the module instead: `likes=[classifier()]`). Nothing in
-# the files is executed. On the command line:
+# layers, so you do. For anything but a plain perceptron, give the module instead:
+# `Ways(likes={"classifier": classifier()})`. Nothing in the files is executed. On the command line:
 #
 #     scalegmn zoo import checkpoints checkpoints zoos/mine --labels labels.csv --activation relu
 
 # %%
-zoo = import_checkpoints(folder, "labels.csv", "zoo", activation="relu")
+zoo = import_checkpoints(folder, "labels.csv", "zoo", ways=Ways(activation="relu"))
 print(zoo)
 print({name: len(zoo.split(name)) for name in zoo.splits})
 print("symmetries of the hidden layer:", zoo.architecture.groups[1])
@@ -132,7 +132,7 @@ axis.set_ylabel("predicted from the weights")
 model, accuracy = trained(seed=100_000)
 torch.save(model.state_dict(), "new.pt")
 (answer,) = predictor.predict("new.pt")
-print(f"predicted {answer}, true {accuracy:.3f}")
+print(f"predicted {answer['label']:.3f}, true {accuracy:.3f}")
 
 # %% [markdown]
 # The answer belongs to the function, not to the file. Multiply a ReLU neuron by a factor and divide its outgoing
@@ -144,7 +144,7 @@ with torch.no_grad():
     model[0].bias[3] *= 100
     model[2].weight[:, 3] /= 100
 (again,) = predictor.predict(model)
-print(f"predicted {again} after rescaling a neuron by 100")
+print(f"predicted {again['label']:.3f} after rescaling a neuron by 100")
 
 # %% [markdown]
 # ## Where to go from here

@@ -44,3 +44,16 @@ def test_a_cell_that_fails_is_named_by_its_line(tmp_path: Path) -> None:
     script.write_text("# %% [markdown]\n# # Title\n# %%\nx = 1\n# %%\nassert x == 2\n")
     with pytest.raises(AssertionError, match=r"bad.py\", line 6"):
         render(script)
+
+
+def test_a_cell_that_writes_a_file_is_shown_as_the_file(tmp_path: Path) -> None:
+    script = tmp_path / "file.py"
+    cells = (
+        "from pathlib import Path\n",
+        "Path(\"a.toml\").write_text('''\\\nx = 1\n''')\n",
+        'print(Path("a.toml").read_text())\n',
+    )
+    script.write_text("# %% [markdown]\n# # Title\n# %%\n" + "# %%\n".join(cells))
+    text = render(script)
+    assert '```toml title="a.toml"\nx = 1\n```' in text
+    assert "<pre>x = 1</pre>" in text

@@ -6,14 +6,13 @@ import copy
 
 import pytest
 import torch
-from scalegmn.models.gmn import GMN, GMNEditor
 
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.base import Metanetwork
+from scalegmn.models.base import Editor, Metanetwork
 from scalegmn.models.reach import unreadable
-from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNEditor
+from scalegmn.models.scalegmn import GMN, ScaleGMN
 from scalegmn.models.statnn import StatNN
 from scalegmn.testing import assert_equivariant, assert_invariant, equivariance_error, random_networks
 
@@ -35,7 +34,7 @@ def test_the_laws_hold_on_unseen_sizes(kind: str, backward: str) -> None:
     torch.manual_seed(0)
     options = {"width": 8, "layers": 2, "backward": backward, "edge_positions": True}
     reader = ScaleGMN(KNOWN[kind], 3, **options).double()  # type: ignore[arg-type]
-    editor = ScaleGMNEditor(KNOWN[kind], **options).double()  # type: ignore[arg-type]
+    editor = Editor(ScaleGMN(KNOWN[kind], **options)).double()  # type: ignore[arg-type]
     for architecture in UNSEEN[kind]:
         assert reader.reads(architecture) is None
         networks = random_networks(architecture, 3)
@@ -73,7 +72,7 @@ def test_what_cannot_be_read_is_refused_with_the_reason(architecture: Architectu
     found = unreadable(architecture, KNOWN["relu"])
     assert found is not None
     assert f"built for 4-16-8-2 [relu]; got {architecture} ({reason})" in found
-    model = GMNEditor(KNOWN["relu"], width=8, layers=2)
+    model = Editor(GMN(KNOWN["relu"], width=8, layers=2))
     with pytest.raises(ScaleGMNError, match=f"architecture: .*{reason}"):
         model(random_networks(architecture, 1, dtype=torch.float32))
 

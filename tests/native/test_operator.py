@@ -27,9 +27,12 @@ def draw(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=generator(seed), dtype=torch.float64).requires_grad_()
 
 
-def gate(*, hidden: int = H, symmetric: bool = True, canonical: bool = True, drop: float = 0.0) -> Gate:
+def gate(
+    *, hidden: int = H, symmetric: bool = True, absolute: bool = False, canonical: bool = True, drop: float = 0.0
+) -> Gate:
     shapes = ((hidden, K), (hidden,), (hidden,), (hidden,), (OUT, hidden), (OUT,))
-    return Gate(*(draw(*s, seed=i) for i, s in enumerate(shapes)), 1e-5, symmetric, canonical, drop)  # type: ignore[arg-type]
+    drawn = (draw(*s, seed=i) for i, s in enumerate(shapes))
+    return Gate(*drawn, 1e-5, symmetric and not absolute, absolute, canonical, drop)  # type: ignore[call-arg, arg-type]
 
 
 GATE, DROPPING = gate(), gate(drop=0.5)
@@ -55,12 +58,18 @@ FORMS: dict[str, Callable[[], Tensor]] = {
     "first edge update": lambda: net(GAMMA, gate(), ROWS["factored"], OUTER, residual=True),
     "dropout": lambda: net(GAMMA, gate(drop=0.4), ROWS["rescaled"], CONTEXTS, reduce=TARGET),
     "stored": lambda: net(GAMMA, gate(hidden=RECOMPUTE + 8), ROWS["rescaled"], reduce=TARGET),
+    "absolute, rho alone": lambda: net(None, gate(absolute=True), ROWS["dense"]),
+    "absolute, no scales": lambda: net(GAMMA, gate(absolute=True, canonical=False), ROWS["rescaled"], reduce=TARGET),
+    "absolute, edge update": lambda: net(GAMMA, gate(absolute=True), ROWS["dense"], OUTER, MORE, residual=True),
+    "absolute, stored": lambda: net(GAMMA, gate(hidden=RECOMPUTE + 8, absolute=True), ROWS["rescaled"], reduce=TARGET),
 }
 for kind in ROWS:
     for to in (TARGET, SOURCE):
-        FORMS[f"{kind}, to {'target' if to == TARGET else 'source'}"] = lambda kind=kind, to=to: net(  # type: ignore[misc]
-            GAMMA, gate(), ROWS[kind], CONTEXTS, reduce=to
-        )
+        for absolute in (False, True):
+            name = f"{'absolute, ' if absolute else ''}{kind}, to {'target' if to == TARGET else 'source'}"
+            FORMS[name] = lambda kind=kind, to=to, absolute=absolute: net(  # type: ignore[misc]
+                GAMMA, gate(absolute=absolute), ROWS[kind], CONTEXTS, reduce=to
+            )
 LEAVES = [t for group in (*ROWS.values(), CONTEXTS, OUTER, (GAMMA, MORE)) for t in group if isinstance(t, Tensor)]
 LEAVES = [t for t in LEAVES if t.requires_grad]
 
@@ -166,9 +175,8 @@ def test_the_registration_is_what_torch_expects() -> None:
     g = gate(drop=0.3)
     x, scalar, edge, vertex, by_target = ROWS["rescaled"]
     arguments = (x, scalar, edge, vertex, GAMMA, *g[:2], *CONTEXTS[:2], *g[2:4], None, *g[4:6], None, None)
-    torch.library.opcheck(
-        torch.ops.scalegmn.net.default, (*arguments, torch.tensor(7), 1e-5, 0.3, True, True, by_target, NONE, False)
-    )
+    numbers = 1e-5, 0.3, True, False, True, by_target, NONE, False
+    torch.library.opcheck(torch.ops.scalegmn.net.default, (*arguments, torch.tensor(7), *numbers))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -215,5 +223,5 @@ def test_masks_do_not_repeat_along_rows_or_columns() -> None:
 def test_the_formula_takes_what_the_operator_takes() -> None:
     g = gate()
     tensors = (ROWS["dense"].x, None, None, None, GAMMA, *g[:2], None, None, *g[2:4], None, *g[4:6], None, None, None)
-    n = Net(*tensors, 1e-5, 0.0, True, True, False, NONE, False)
+    n = Net(*tensors, 1e-5, 0.0, True, False, True, False, NONE, False)
     torch.testing.assert_close(formula(n), net(GAMMA, g, ROWS["dense"]))

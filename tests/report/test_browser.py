@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from browser import needs_browser, run_in_browser
-from scalegmn.models.gmn import GMN
-from scalegmn.models.mlp import MLP
 from tiny_zoos import siren
 from torch import Tensor, nn
 
 from scalegmn import Architecture, Networks, ScaleGMN, ScaleGMNError, Zoo, load
 from scalegmn.inference.trained import Trained
+from scalegmn.models.flat import FlatMLP
+from scalegmn.models.scalegmn import GMN
 from scalegmn.report import browser, play
 from scalegmn.tasks import Classification
 from scalegmn.testing import random_networks
@@ -28,7 +28,7 @@ MODELS = {
     "bidirectional, probes": ScaleGMN([SIREN], 3, **SIZES, backward="auto", probes=4),
     "dual": ScaleGMN([RELU], 3, **SIZES, backward="auto"),
     "gmn": GMN([SIREN], 3, **SIZES, edge_updates=False),
-    "mlp": MLP([SIREN], 3, width=16),
+    "mlp": FlatMLP([SIREN], 3, width=16),
 }
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from scalegmn.training.build import build_model
 from tiny_runs import recipe_for
 from torch import nn
 
 from scalegmn.tasks import Classification
+from scalegmn.tasks.build import build_model
 from scalegmn.training.compiled import Compiled
 from scalegmn.training.loop import Objective, train
 from scalegmn.training.precision import Precision

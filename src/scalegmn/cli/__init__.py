@@ -14,6 +14,7 @@ from scalegmn.cli import demo as demo
 from scalegmn.cli import edit as edit
 from scalegmn.cli import embed as embed
 from scalegmn.cli import evaluate as evaluate
+from scalegmn.cli import export as export
 from scalegmn.cli import inspect as inspect
 from scalegmn.cli import merge as merge
 from scalegmn.cli import models as models

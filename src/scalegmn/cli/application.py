@@ -7,6 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -15,6 +16,7 @@ from ..errors import ScaleGMNError
 
 OK, INTERNAL_ERROR, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
+_PLUGINS = "SCALEGMN_PLUGINS"
 # ClickException, the base of all usage errors; typer exports only this descendant of it.
 _UsageError: Any = typer.BadParameter.__mro__[2]
 
@@ -34,8 +36,28 @@ def _global_options(
         typer.Option("--version", help="Print the version and the backend.", callback=_print_version, is_eager=True),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.py",
+            envvar=_PLUGINS,
+            help="Run this file first: methods, datasets and tables of your own. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Metanetworks: neural networks that read the weights of other neural networks."""
+    if plugin:
+        _load_plugins([str(path.resolve() if path.suffix == ".py" else path) for path in plugin])
+
+
+def _load_plugins(names: Sequence[str]) -> None:
+    from .sources import import_code
+
+    for name in names:
+        import_code(name, f"--plugin {name}")
+    # Commands that train in processes of their own start those with the same plugins.
+    os.environ[_PLUGINS] = os.pathsep.join(names)
 
 
 def create_app() -> typer.Typer:

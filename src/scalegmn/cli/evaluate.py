@@ -9,6 +9,7 @@ import typer
 
 from .application import app, examples
 from .console import print_json, stdout
+from .sources import RunPath
 
 
 @app.command(
@@ -19,7 +20,7 @@ from .console import print_json, stdout
     )
 )
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: RunPath,
     split: Annotated[str, typer.Option(help="Which split of the zoo.")] = "test",
     transform: Annotated[
         bool, typer.Option("--transform", help="Also ask about randomly permuted and rescaled copies.")
@@ -45,6 +46,8 @@ def evaluate(
 
     trained = load(run)
     config = trained.config
+    if zoo is None and "card" in config:
+        raise ScaleGMNError(f"zoo: {run} came without the networks that it was trained on; give --zoo")
     asked = Zoo.open(zoo) if zoo is not None else open_zoo(config["recipe"]["zoo"], config["zoo"]["sha256"])
     plain = trained.evaluate(asked, split)
     answer: dict[str, Any] = {

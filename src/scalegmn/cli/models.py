@@ -14,16 +14,29 @@ if TYPE_CHECKING:
     from ..models.method import Method
 
 
-@app.command(epilog=examples("scalegmn models", "scalegmn models scalegmn-b", "scalegmn models --json"))
+@app.command(
+    epilog=examples(
+        "scalegmn models", "scalegmn models scalegmn-b", "scalegmn models --json", "scalegmn models --pretrained"
+    )
+)
 def models(
     name: Annotated[str | None, typer.Argument(help="One of them, to see its options.", show_default=False)] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="The trained models that come with the package instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List every model: paper, symmetries, tasks, inputs, and parameters at default size.
 
     The parameters are those of a classifier with 10 classes of SIRENs 2-32-32-1. With a NAME: its options, their types,
     defaults and meaning, as they stand in the [model] table of a recipe.
+
+    With --pretrained: trained models that `predict`, `embed`, `edit` and `evaluate` take by name, with their value on
+    test networks.
     """
+    if pretrained:
+        _pretrained(name, as_json)
+        return
     from ..models.registry import METHODS, method
 
     rows = [describe_model(m) for m in ([method(name)] if name else METHODS.values())]
@@ -33,6 +46,27 @@ def models(
         _print_one(rows[0])
     else:
         _print_all(rows)
+
+
+def _pretrained(name: str | None, as_json: bool) -> None:
+    from rich.table import Table
+
+    from ..inference.places import find_pretrained, pretrained
+    from ..inference.pretrained import describe
+
+    rows = [describe(one) for one in ([find_pretrained(name).name] if name else pretrained())]
+    if as_json:
+        print_json(rows[0] if name else rows)
+        return
+    table = Table("name", "task", "metric", box=None)
+    for heading in ("test value", "training networks", "parameters", "bytes"):
+        table.add_column(heading, justify="right")
+    table.add_column("about")
+    for row in rows:
+        numbers = (row["networks"]["train"], row["parameters"], row["bytes"])
+        told = (row["name"], row["task"], row["metric"], f"{row['value']:.4g}", *(f"{n:,}" for n in numbers))
+        table.add_row(*told, row["about"])
+    stdout().print(table)
 
 
 def describe_model(chosen: Method) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from .sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, r
 
 @app.command(
     epilog=examples(
+        "scalegmn predict mnist mine.pt",
         "scalegmn predict runs/digits mine.pt other.safetensors",
         "scalegmn predict RUN folder/ --csv",
         "scalegmn predict RUN 'runs/*.th' --arch models.py:make --top 3 --json",
@@ -36,7 +37,9 @@ def predict(
     """Label networks, or estimate a number such as their test accuracy, from their weights.
 
     Files are read as those that the model was trained on. What had to be assumed, and networks unlike those in
-    training, are noted on stderr; in JSON they are `assumed` and `unseen`.
+    training, are noted on stderr; in JSON they are `assumed` and `unseen`. A model that remembers its training networks
+    (`scalegmn export`) also says how far each network is from them (`distance`, more than 1 is far) and how it was
+    written (`read_as`).
     """
     from ..inference.trained import load
 
@@ -45,7 +48,7 @@ def predict(
     trained = load(run)
     found = read_sources(trained, sources, activation, arch, prefix, split)
     answers = trained.predict(found, top=top)
-    about = [{"assumed": p.assumed, "unseen": p.unseen} for p in found.pieces for _ in p.names]
+    about = [row for piece in found.pieces for row in piece.told()]
     rows = [{"file": name, **answer} for name, answer in zip(found.names, answers, strict=True)]
     if as_json:
         print_json([{**row, **more} for row, more in zip(rows, about, strict=True)])

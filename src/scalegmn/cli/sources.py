@@ -15,13 +15,18 @@ from ..errors import ScaleGMNError
 from .console import note
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch import nn
 
     from ..core.activations import Activation
     from ..inference.sources import Reading
     from ..inference.trained import Trained
 
-RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+RunPath = Annotated[
+    Path,
+    typer.Argument(help="A run directory, or a name of `scalegmn models --pretrained`.", show_default=False),
+]
 ActivationName = Annotated[
     str | None, typer.Option("--activation", help="Of the networks, where the model knows several of these shapes.")
 ]
@@ -61,35 +66,48 @@ def load_module(reference: str) -> nn.Module:
     Arguments:
         reference: `module:function` or `path/file.py:function`; the function takes no arguments.
     """
-    import importlib
-    import importlib.util
-
     from torch import nn
 
     name, _, function = reference.rpartition(":")
     if not name or not function:
         raise ScaleGMNError(f"--arch: expected module:function or path/file.py:function, got {reference!r}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    found = import_code(name, f"--arch {reference}")
     try:
-        if name.endswith(".py"):
-            # What stands beside the file can be imported by it, as when it is run.
-            sys.path.insert(0, str(Path(name).resolve().parent))
-            place = importlib.util.spec_from_file_location(Path(name).stem, name)
-            assert place is not None
-            assert place.loader is not None
-            found = importlib.util.module_from_spec(place)
-            sys.modules.setdefault(place.name, found)
-            place.loader.exec_module(found)
-        else:
-            found = importlib.import_module(name)
         made = getattr(found, function)()
     except (Exception, SystemExit) as error:
-        # It is a person's own code: whatever it raises is their input, not our mistake.
         raise ScaleGMNError(f"--arch {reference}: {type(error).__name__}: {error}") from error
     if not isinstance(made, nn.Module):
         raise ScaleGMNError(f"--arch {reference}: expected it to return an nn.Module, got {type(made).__name__}")
     return made
+
+
+def import_code(name: str, where: str) -> ModuleType:
+    """A person's own module.
+
+    Arguments:
+        name: Of a module, or the path of a file that ends with `.py`.
+        where: The option that named it, for messages.
+    """
+    import importlib
+    import importlib.util
+
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        if not name.endswith(".py"):
+            return importlib.import_module(name)
+        # What stands beside the file can be imported by it, as when it is run.
+        sys.path.insert(0, str(Path(name).resolve().parent))
+        place = importlib.util.spec_from_file_location(Path(name).stem, name)
+        assert place is not None
+        assert place.loader is not None
+        found = importlib.util.module_from_spec(place)
+        sys.modules.setdefault(place.name, found)
+        place.loader.exec_module(found)
+    except (Exception, SystemExit) as error:
+        # Whatever it raises is their input, not our mistake.
+        raise ScaleGMNError(f"{where}: {type(error).__name__}: {error}") from error
+    return found
 
 
 def hidden_activation(name: str | None, w0: float | None) -> Activation | None:

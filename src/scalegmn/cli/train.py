@@ -34,12 +34,10 @@ def train(
     """
     import os
 
-    from ..native.memory import keep_memory
     from ..training.loop import train as run
     from ..training.recipe import read_recipe
     from ..training.run import Run
 
-    keep_memory()
     directory = out or Path("runs") / recipe.stem
     try:
         results = run(read_recipe(recipe, changes or ()), directory, resume=resume)

@@ -51,6 +51,13 @@ def build_inr(
     held_out_views: Annotated[
         int | None, typer.Option(help="Of validation and test images, if not as many.", show_default=False)
     ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Only images of this split of all images (of seed 0), so that zoos can be combined.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Seed = 0,
     steps: Annotated[
         int | None, typer.Option(help="Steps of Adam (default: 1000, fewer for small images).", show_default=False)
@@ -84,6 +91,7 @@ def build_inr(
             sizes=None if sizes is None else _sizes(sizes, "sizes"),
             views=views,
             held_out_views=held_out_views,
+            split=split,
             seed=seed,
             ray=ray,
             report=progress,

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ScaleGMNError
-from .trained import CONFIG, WEIGHTS, Trained, load
+from .places import CONFIG, WEIGHTS
+from .trained import Trained, load
 
 try:
     from huggingface_hub import ModelHubMixin, hf_hub_download

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +23,13 @@ from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
 from ..zoo.store.zoo import Zoo
+from .spelling import Spelling, restated
 
 One = nn.Module | Mapping[str, Tensor] | str | Path | Networks | Zoo
 Source = One | Sequence[One]
 # Networks that a model sees at a time.
 CHUNK = 256
+FAR = "far from the networks in training; the answer may mean nothing"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ class Piece:
         assumed: Activations that nobody told, where they were assumed.
         unseen: What is new to the model about their architecture, if anything.
         rows: The numbers of networks of a zoo.
+        spelling: How they were written, where the model sees them in another way.
+        written: The networks as they were written then, if they are not those of a zoo.
+        known: The architecture in which the model sees them then.
+        distances: From training networks (B,), more than 1 is far; None where the model does not remember those.
     """
 
     given: One
@@ -92,6 +99,25 @@ class Piece:
     assumed: str | None = None
     unseen: str | None = None
     rows: Tensor | None = None
+    spelling: Spelling | None = None
+    written: Networks | None = None
+    known: Architecture | None = None
+    distances: Tensor | None = None
+
+    def rewritten(self, networks: Networks) -> Networks:
+        """Networks that the model gave, in the way in which these were written."""
+        if self.spelling is None or self.written is None:
+            return networks
+        return self.spelling.write(networks, self.written)
+
+    def told(self) -> list[dict[str, Any]]:
+        """What is known about each network besides its weights, as plain values."""
+        row = {"assumed": self.assumed, "unseen": self.unseen}
+        if self.distances is None:
+            return [row for _ in self.names]
+        words = (self.spelling.words or None) if self.spelling is not None else None
+        distances = [None if math.isnan(d) else round(d, 3) for d in self.distances.tolist()]
+        return [{**row, "read_as": words, "distance": d} for d in distances]
 
     def chunks(self) -> Iterator[Chunk]:
         """The networks, so many at a time."""
@@ -100,6 +126,8 @@ class Piece:
             if isinstance(self.networks, Zoo):
                 assert self.rows is not None
                 batches, places = self.networks.batches(self.rows[start : start + CHUNK])
+                if self.spelling is not None and self.known is not None:
+                    batches = [self.spelling.read(batch, self.known) for batch in batches]
             else:
                 batches, places = [self.networks[start : start + CHUNK]], torch.arange(len(names))
             yield Chunk(batches, names, places)
@@ -131,6 +159,12 @@ class Reading:
                 found.setdefault(text, []).extend(piece.names)
             if piece.unseen:
                 found.setdefault(f"not seen in training: {piece.unseen}", []).extend(piece.names)
+            if piece.spelling is not None and piece.spelling.words:
+                found.setdefault(f"read as {piece.spelling.words}", []).extend(piece.names)
+            if piece.distances is not None:
+                far = [name for name, d in zip(piece.names, piece.distances.tolist(), strict=True) if d > 1]
+                if far:
+                    found.setdefault(FAR, []).extend(far)
         return [f"{n[0]}{f' and {len(n) - 1} more' if n[1:] else ''}: {text}" for text, n in found.items()]
 
     def chunks(self) -> Iterator[Chunk]:
@@ -167,10 +201,12 @@ class Reader:
     Arguments:
         model: Says what it can read.
         layouts: How the files were read that it was trained on.
+        restates: Whether networks that compute the same as a known architecture, written otherwise, are brought to it.
     """
 
     model: Metanetwork
     layouts: tuple[Layout, ...] = ()
+    restates: bool = False
 
     def read(self, source: Source, hints: Hints) -> Reading:
         """Read anything that holds networks.
@@ -208,14 +244,28 @@ class Reader:
             raise _strange(one)
 
     def _zoo(self, zoo: Zoo, split: str | None) -> Piece:
-        unseen = [self._unseen(a, str(zoo.path)) for a in zoo.architectures]
         rows, names = torch.arange(len(zoo)) if split is None else zoo.split(split), zoo.names()
+        named = [names[i] for i in rows.tolist()]
+        found = self._restated(zoo.architectures[0]) if len(zoo.architectures) == 1 else None
+        if found is not None:
+            return Piece(zoo, named, zoo, rows=rows, spelling=found[0], known=found[1])
+        unseen = [self._unseen(a, str(zoo.path)) for a in zoo.architectures]
         told = next((words for words in unseen if words), None)
-        return Piece(zoo, [names[i] for i in rows.tolist()], zoo, unseen=told, rows=rows)
+        return Piece(zoo, named, zoo, unseen=told, rows=rows)
 
     def _checked(self, networks: Networks, names: list[str], given: One, assumed: str | None = None) -> Piece:
+        found = self._restated(networks.architecture)
+        if found is not None:
+            return Piece(given, names, found[0].read(networks, found[1]), spelling=found[0], written=networks)
         unseen = self._unseen(networks.architecture, names[0] if names else "networks")
         return Piece(given, names, networks, assumed, unseen)
+
+    def _restated(self, architecture: Architecture) -> tuple[Spelling, Architecture] | None:
+        """How to bring an architecture to one of the model's that computes the same."""
+        known = self.model.architectures
+        if not self.restates or architecture in known:
+            return None
+        return next(((way, a) for a in known if (way := restated(architecture, a)) is not None), None)
 
     def _unseen(self, architecture: Architecture, name: str) -> str | None:
         """What the model has not seen about an architecture; complain if it cannot read it."""

@@ -22,27 +22,33 @@ from ..tasks import Task, build_model, task_from_json
 from ..training.distributed import World
 from ..training.evaluation import Evaluation, evaluate
 from ..training.state import read_json, read_tensors, weights_of, write_json, write_tensors
+from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
+from .familiar import Familiar
+from .places import CONFIG, FAMILIAR, WEIGHTS, find_model
 from .sources import Hints, Reader, Reading, Source
-
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+from .strangers import look
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> Trained:
     """Load a trained model.
 
     Arguments:
-        path: A run directory, or one that `Trained.save_pretrained` wrote.
+        path: A run directory, one that `export` or `Trained.save_pretrained` wrote, or the name of a model that comes
+            with the package, such as `mnist`; a directory of that name comes first if it holds a model.
         device: Where it shall compute.
+
+    >>> load("mnist").task.name
+    'classification'
     """
     if not isinstance(path, str | Path):
         raise ScaleGMNError(f"run: expected the path of a run directory, got {type(path).__name__}")
-    path = Path(path)
-    if not (path / CONFIG).is_file():
-        raise ScaleGMNError(f"run: {path} holds no {CONFIG}; expected a directory that `scalegmn train` made")
+    path = find_model(path)
     if not (path / WEIGHTS).is_file():
         raise ScaleGMNError(f"run: {path} holds no {WEIGHTS} yet; train at least to the first validation")
-    return Trained.from_config(read_json(path / CONFIG), read_tensors(path / WEIGHTS), device=device)
+    familiar = Familiar.from_tensors(read_tensors(path / FAMILIAR)) if (path / FAMILIAR).is_file() else None
+    config, weights = read_json(path / CONFIG), read_tensors(path / WEIGHTS)
+    return Trained.from_config(config, weights, familiar, device=device)
 
 
 class Trained:
@@ -52,10 +58,14 @@ class Trained:
         model: With its weights.
         task: What it was trained for.
         config: The content of `config.json`.
+        familiar: What it remembers of its training networks, if anything: then networks unlike them are warned about.
     """
 
-    def __init__(self, model: Metanetwork, task: Task, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Metanetwork, task: Task, config: Mapping[str, Any], familiar: Familiar | None = None
+    ) -> None:
         self.model = model.eval()
+        self.familiar = familiar
         self.task = task
         self.config = dict(config)
         self.canonical: Canonical = self.config["canonical"]
@@ -64,7 +74,11 @@ class Trained:
 
     @staticmethod
     def from_config(
-        config: Mapping[str, Any], weights: Mapping[str, Tensor], *, device: str | torch.device = "cpu"
+        config: Mapping[str, Any],
+        weights: Mapping[str, Tensor],
+        familiar: Familiar | None = None,
+        *,
+        device: str | torch.device = "cpu",
     ) -> Trained:
         """Build the model that a configuration describes and give it weights."""
         if config.get("format") != "scalegmn model" or config.get("version") != 1:
@@ -78,7 +92,7 @@ class Trained:
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise ScaleGMNError(f"{WEIGHTS}: does not belong to this {CONFIG} ({reason})") from None
-        return Trained(model.to(device), task, config)
+        return Trained(model.to(device), task, config, familiar)
 
     def __repr__(self) -> str:
         built = "; ".join(map(str, self.model.architectures))
@@ -119,7 +133,11 @@ class Trained:
         """
         layouts = tuple(trace(module)[1] for module in likes)
         hints = Hints(activation, layouts, f"{prefix.rstrip('.')}." if prefix else "", split)
-        return Reader(self.model, self.layouts).read(source, hints)
+        found = Reader(self.model, self.layouts, restates=self.familiar is not None).read(source, hints)
+        if self.familiar is None:
+            return found
+        canvas = from_json(Canvas, self.config["canvas"], "canvas") if "canvas" in self.config else None
+        return look(found, self.model, self.familiar, canvas)
 
     def predict(self, source: Source | Reading, *, activation: str | None = None, top: int = 1) -> list[dict[str, Any]]:
         """One answer per network: its label with a probability, or a number.
@@ -162,11 +180,11 @@ class Trained:
                 f"edit: this model makes {model.copies} networks of each, whose outputs are averaged; "
                 "train one with copies = 1 to get one network"
             )
-        batches = [piece.networks for piece in found.pieces if isinstance(piece.networks, Networks)]
+        batches = [(piece, piece.networks) for piece in found.pieces if isinstance(piece.networks, Networks)]
         if len(batches) < len(found.pieces):
             raise ScaleGMNError("edit: expected modules, state dicts, files or networks, got a zoo")
         with torch.no_grad():
-            return [self._edit(model, networks) for networks in batches]
+            return [piece.rewritten(self._edit(model, networks)) for piece, networks in batches]
 
     def _edit(self, model: Editor, networks: Networks) -> Networks:
         edited: Networks = model(present(networks.to(dtype=self._dtype), self.canonical, self.device))
@@ -226,10 +244,12 @@ class Trained:
     # -- sharing -----------------------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
-        """Write `config.json` and `model.safetensors`, which `load` reads."""
+        """Write `config.json`, `model.safetensors` and what it remembers of training networks, which `load` reads."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         write_tensors(directory / WEIGHTS, weights_of(self.model))
+        if self.familiar is not None:
+            write_tensors(directory / FAMILIAR, self.familiar.tensors())
         write_json(directory / CONFIG, self.config)
 
     def save_pretrained(self, directory: str | Path) -> None:

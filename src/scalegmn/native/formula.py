@@ -6,7 +6,8 @@ On the edges of a block, or on vertices (edges with one source each), with \(m =
    \rho(m) = W \, \mathrm{drop}(\mathrm{silu}(\mathrm{LN}(p + z)) + \mathrm{silu}(\mathrm{LN}(p - z))) + c, \]
 
 where \(z = A m\), or \(A m / \|m\|\) if canonical, and \(p\) is an offset with contexts of both ends. The second term
-is there if signs are removed. Every part but \(\rho\) may be missing.
+is there if signs are removed by symmetrising; if by absolute values, \(z = A |m|\). Every part but \(\rho\) may be
+missing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Net(NamedTuple):
         seed: Of dropout, a whole number less than 2^31.
         eps: Of LayerNorm.
         drop: Probability of dropping a hidden unit.
-        symmetric: Whether rho removes signs.
+        symmetric: Whether rho removes signs as rho(z) + rho(-z).
+        absolute: Whether it removes them as A |m|.
         canonical: Whether rho sees m / |m|.
         by_target: See `vertex`.
         reduce: NONE, or the end to which y is summed: TARGET (B, T, outputs) or SOURCE (B, S, outputs).
@@ -64,6 +66,7 @@ class Net(NamedTuple):
     eps: float
     drop: float
     symmetric: bool
+    absolute: bool
     canonical: bool
     by_target: bool
     reduce: int
@@ -77,7 +80,8 @@ class Edge(NamedTuple):
     are maps of the vector alone. A product of vertex and edge states is computed by the nets, a few edges at a time.
 
     Arguments:
-        x, scalar, edge, vertex: As in `Net`; with `scalar`, x may be one vector (1, k) for all.
+        x, scalar, edge, vertex: As in `Net`; with `scalar`, x may be one vector (1, k) for all, or those of all
+            networks (1, S, k).
         by_target: Whether `vertex`, or x with `scalar`, belongs to the targets.
 
     >>> Edge(torch.ones(1, 5), torch.ones(2, 3, 4)).dense().shape
@@ -143,7 +147,7 @@ def gated(
 
 def _rho(n: Net, m: Tensor) -> Tensor:
     # Canonicalisation commutes with linear maps: A (m / |m|) = (A m) / |m|.
-    z = F.linear(m, n.first)
+    z = F.linear(m.abs() if n.absolute else m, n.first)
     if n.canonical:
         z = z * inverse_norm(m)
     if n.more is not None:

@@ -8,10 +8,12 @@
 
 namespace {
 
-// Some consecutive edges: the rows (b, t) and (b, s) of the vertices at their ends.
+// Some consecutive edges: the rows (b, t) and (b, s) of the vertices at their ends. What is gathered at sources begins
+// with the row `first`.
 struct Tile {
     Index start, rows;
     const Index *target, *source;
+    Index first;
 };
 
 template <typename F>
@@ -70,8 +72,8 @@ inline void mask(const Gate<F> &g, const Tile &tile, F *s) {
 }
 
 // p = offset + target + source, and the standard deviations.
-template <typename F>
-void moments(const Gate<F> &g, const Tile &tile, GateRows<F> &rows) {
+template <bool symmetric, typename F>
+void moments_of(const Gate<F> &g, const Tile &tile, GateRows<F> &rows) {
     constexpr Index n = Vector<F>::size;
     const Index width = g.width;
     const F *offset = g.offset;
@@ -89,7 +91,7 @@ void moments(const Gate<F> &g, const Tile &tile, GateRows<F> &rows) {
             const Vec<F> u = v_at(i);
             store(p + i, v);
             sum += (v + u) * (v + u);
-            difference += (v - u) * (v - u);
+            if (symmetric) difference += (v - u) * (v - u);
         }
         rows.plus[r] = sum_of(sum);
         rows.minus[r] = sum_of(difference);
@@ -100,6 +102,11 @@ void moments(const Gate<F> &g, const Tile &tile, GateRows<F> &rows) {
         rows.plus[r] = 1 / std::sqrt(rows.plus[r] * share + g.eps);
         rows.minus[r] = 1 / std::sqrt(rows.minus[r] * share + g.eps);
     }
+}
+
+template <typename F>
+void moments(const Gate<F> &g, const Tile &tile, GateRows<F> &rows) {
+    g.symmetric ? moments_of<true>(g, tile, rows) : moments_of<false>(g, tile, rows);
 }
 
 // LayerNorm's result is at most sqrt(channels): usually the exponentials need not be guarded.
@@ -216,7 +223,7 @@ void input_gradients(const Gate<F> &g, const Tile &tile, const GateRows<F> &rows
         const F *p = rows.p + r * width, *d = ds + r * width, *e = to.other + r * width, *z = rows.z + r * rows.ldz;
         const F plus = rows.plus[r], minus = rows.minus[r], k = rows.factor[r], mean = to.mean[r], mean2 = to.mean2[r];
         F *q = dz + r * ldd, *dt = to.target ? to.target + tile.target[r] * width : to.offset;
-        F *dsource = to.source ? to.source + tile.source[r] * width : nullptr;
+        F *dsource = to.source ? to.source + (tile.source[r] - tile.first) * width : nullptr;
         F *more = to.more ? to.more + (tile.start + r) * width : nullptr;
         const auto v_at = rows.row(r, width);
         Vec<F> sum{};

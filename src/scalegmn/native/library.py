@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -38,7 +38,23 @@ def span(tensor: Tensor | None, dtype: torch.dtype) -> Span:
     return Span(tensor.data_ptr(), tensor.numel())
 
 
-def call(name: str, dtype: torch.dtype, *arguments: object, source: str = "net") -> None:
+def run(name: str, dtype: torch.dtype, *arguments: bytes | int) -> None:
+    """Call a compiled function of `net.cpp`, which takes addresses and packed structures. What it refuses is raised."""
+    refusal: bytes | None = _function(name, dtype)(*arguments)
+    if refusal is not None:
+        raise ScaleGMNError(f"native: net.{name} refused its arguments: {refusal.decode()}")
+
+
+@cache
+def _function(name: str, dtype: torch.dtype) -> Callable[..., bytes | None]:
+    function = getattr(load("net"), f"{name}_{_SUFFIX[dtype]}")
+    function.restype = ctypes.c_char_p
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    found: Callable[..., bytes | None] = function
+    return found
+
+
+def call(name: str, dtype: torch.dtype, *arguments: object, source: str) -> None:
     """Call a compiled function; tensors go as addresses, structures by reference. What it refuses is raised.
 
     Arguments:
@@ -71,8 +87,7 @@ def usable(*tensors: Tensor | None, source: str = "net") -> bool:
     """Whether compiled code can take these tensors: on the CPU, in float32 or float64, and a compiler was found."""
     if not _ENABLED.get():
         return False
-    found = [t for t in tensors if t is not None]
-    return all(t.device.type == "cpu" and t.dtype in _SUFFIX for t in found) and load(source) is not None
+    return all(t is None or (t.is_cpu and t.dtype in _SUFFIX) for t in tensors) and _load(source) is not None
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "net.h"
+#include "parts.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ void check(const Net<F> &n, const Gradients<F> &d) {
     for (bool right : given) expect(right, "a gradient is missing");
 }
 
-// Sums over rows, in the order of their gradients; every thread has its own.
+// Sums over rows, in the order of their gradients; every part has its own.
 template <typename F>
 struct Sums {
     static constexpr int count = 8;
@@ -54,53 +54,75 @@ struct Sums {
     }
 };
 
+// Gradients of Gamma and A from those of z = stack m; `signless` is |m| where signs are removed so.
+template <typename F>
+void stack_gradients(const Net<F> &n, Index rows, const F *dz, const F *m, const F *signless, Sums<F> &sums) {
+    const Index width = n.width(), middle = n.middle, linear = n.linear();
+    const Index together = n.absolute ? linear : width;
+    product<Into::plus>(together, middle, rows, dz, Index(1), width, rows_of(m, middle), sums.gamma, middle);
+    if (!n.absolute) return;
+    const auto right = rows_of(signless, middle);
+    product<Into::plus>(n.hidden, middle, rows, dz + linear, Index(1), width, right, sums.first, middle);
+}
+
+// Gradients of m from those of z = stack m; `signless` is overwritten.
+template <Into into, typename F>
+void from_stack(const Net<F> &n, const Shared<F> &to, Index rows, const F *dz, const F *m, F *signless, F *dm) {
+    const Index width = n.width(), middle = n.middle, linear = n.linear();
+    if (!n.absolute) {
+        product<into>(rows, middle, width, dz, width, Index(1), to.stack_back.matrix(), dm, middle);
+        return;
+    }
+    // Without Gamma the depth is 0, and so is the product.
+    product<into>(rows, middle, linear, dz, width, Index(1), to.stack_back.matrix(), dm, middle);
+    product<Into::set>(rows, middle, n.hidden, dz + linear, width, Index(1), to.first_back.matrix(), signless, middle);
+    add_signed(m, signless, dm, rows * middle);
+}
+
+// What the rows of a part add to at sources: see `Gathered`.
+template <typename F>
+struct Places {
+    F *source, *outer_source, *vertex, *x, *da;
+};
+
+template <typename F>
+Gathered<F> gathered(const Net<F> &n, const Gradients<F> &d, Shared<F> &shared, const Part &part) {
+    return {part, n.S, {{d.source, n.hidden}, {d.outer_source, n.outputs}, {n.by_target ? nullptr : d.vertex, n.middle},
+                        {n.scalar ? d.x : nullptr, n.inputs}, {n.scalar ? shared.da.data() : nullptr, n.width()}}};
+}
+
 template <typename F>
 class BackwardWorker : Worker<F> {
     using Base = Worker<F>;
     using Base::e, Base::lanes, Base::m, Base::n, Base::tile, Base::to, Base::x, Base::z;
 
   public:
-    Sums<F> sums;
+    BackwardWorker(const Net<F> &net, const Shared<F> &all, const Gradients<F> &gradients, Index rows)
+        : Base(net, all, rows), d(gradients), ds_(rows * net.hidden), other_(rows * net.hidden),
+          drho_(rows * net.outputs), dz_(rows * net.width()), dm_(rows * net.middle) {}
 
-    BackwardWorker(const Net<F> &net, Shared<F> &all, const Gradients<F> &gradients, Index rows)
-        : Base(net, all, rows), sums(net), shared(all), d(gradients), ds_(rows * net.hidden),
-          other_(rows * net.hidden), drho_(rows * net.outputs), dz_(rows * net.width()), dm_(rows * net.middle) {}
+    // From now on add to these.
+    void into(Sums<F> &to_sums, Gathered<F> &to_places) {
+        sums = &to_sums;
+        Base::first_ = to_places.first;
+        at = {to_places.at(0), to_places.at(1), n.by_target ? d.vertex : to_places.at(2), to_places.at(3),
+              to_places.at(4)};
+    }
 
     void backward(Index start, Index rows) {
         Base::begin(start, rows, true);
         F *s = Base::s_.data(), *drho = drho_.data(), *ds = ds_.data();
         split();
         product<Into::set>(rows, n.hidden, n.outputs, drho, n.outputs, Index(1), to.last_back.matrix(), ds, n.hidden);
-        const GateGradients<F> gate_sums{sums.offset, d.target, d.source, sums.weight, sums.bias, d.more, other_.data(),
-                                         Base::mean, Base::mean2};
+        const GateGradients<F> gate_sums{sums->offset, d.target, at.source, sums->weight, sums->bias, d.more,
+                                         other_.data(), Base::mean, Base::mean2};
         gate_backward(to.gate, tile, Base::gate_rows, ds, s, dz_.data() + n.linear(), n.width(),
                       n.canonical ? Base::along : nullptr, gate_sums);
-        product<Into::plus>(n.outputs, n.hidden, rows, drho, Index(1), n.outputs, rows_of(s, n.hidden), sums.last,
+        product<Into::plus>(n.outputs, n.hidden, rows, drho, Index(1), n.outputs, rows_of(s, n.hidden), sums->last,
                             n.hidden);
         if (n.gamma) to_linear();
         n.scalar ? to_factors() : to_rows();
         if (n.outer_target) to_outer();
-    }
-
-    // What is left when all rows of networks [begin, end) are done: LayerNorm's centring, and the factored rows.
-    void finish(Index begin, Index end) {
-        const Index h = n.hidden, count = end - begin;
-        if (d.target) {
-            const F *from = d.target + begin * n.T * h;
-            for (Index r = 0; r < count * n.T; ++r)
-                for (Index i = 0; i < h; ++i) sums.offset[i] += from[r * h + i];
-        }
-        const auto centre = [&](F *x, Index rows) {
-            if (x) centre_rows(x + begin * rows * h, x + begin * rows * h, count * rows, h, n.channels);
-        };
-        centre(d.target, n.T);
-        centre(d.source, n.S);
-        centre(d.more, n.T * n.S);
-        if (!n.scalar) return;
-        const Index at = begin * n.S, rows = count * n.S, width = n.width(), k = n.inputs;
-        const F *da = shared.da.data() + at * width;
-        if (d.x) product<Into::plus>(rows, k, width, da, width, Index(1), to.stack_back.matrix(), d.x + at * k, k);
-        product<Into::plus>(width, k, rows, da, Index(1), width, rows_of(n.x + at * k, k), sums.gamma, k);
     }
 
   private:
@@ -108,7 +130,7 @@ class BackwardWorker : Worker<F> {
     void split() {
         const Index outputs = n.outputs, width = n.width();
         const bool linear = n.gamma;
-        F *sum = sums.last_bias;
+        F *sum = sums->last_bias;
         for (Index r = 0; r < tile.rows; ++r) {
             const F *o = d.out + Base::receiver(r) * outputs, *g = z + r * width;
             F *q = drho_.data() + r * outputs;
@@ -137,18 +159,18 @@ class BackwardWorker : Worker<F> {
     }
 
     void to_rows() {
-        const Index rows = tile.rows, width = n.width(), middle = n.middle;
+        const Index rows = tile.rows, middle = n.middle;
         F *dz = dz_.data(), *dx = d.x ? d.x + tile.start * n.inputs : nullptr, *dm = n.vertex || !dx ? dm_.data() : dx;
-        product<Into::plus>(width, middle, rows, dz, Index(1), width, rows_of(m, middle), sums.gamma, middle);
+        stack_gradients(n, rows, dz, m, Base::signless_.data(), *sums);
         if (!dx && !n.vertex) return;
-        product<Into::set>(rows, middle, width, dz, width, Index(1), to.stack_back.matrix(), dm, middle);
+        from_stack<Into::set>(n, to, rows, dz, m, Base::signless_.data(), dm);
         if (n.canonical) through_norm(dm);
         if (n.vertex) {
             F *de = n.edge || !dx ? dm : dx;
             to_vertices(dm, de);
             if (n.edge) {
                 const Index k = n.inputs;
-                product<Into::plus>(middle, k, rows, de, Index(1), middle, rows_of(x, k), sums.edge, k);
+                product<Into::plus>(middle, k, rows, de, Index(1), middle, rows_of(x, k), sums->edge, k);
                 if (dx) product<Into::set>(rows, k, middle, de, middle, Index(1), to.edge_back.matrix(), dx, k);
             }
         }
@@ -161,9 +183,9 @@ class BackwardWorker : Worker<F> {
     void to_vertices(const F *dm, F *de) {
         const Index middle = n.middle;
         for (Index r = 0; r < tile.rows; ++r) {
-            const Index at = Base::sender(r) * middle;
-            const F *y = n.vertex + at, *v = e + r * middle, *g = dm + r * middle;
-            F *dy = d.vertex + at, *o = de + r * middle;
+            const Index from = Base::sender(r) * middle;
+            const F *y = n.vertex + from, *v = e + r * middle, *g = dm + r * middle;
+            F *dy = at.vertex + from - (n.by_target ? 0 : tile.first) * middle, *o = de + r * middle;
             for (Index i = 0; i < middle; i += lanes) {
                 const Vec<F> q = load(g + i);
                 store(dy + i, load(dy + i) + q * load(v + i));
@@ -186,10 +208,12 @@ class BackwardWorker : Worker<F> {
         for (Index r = 0; r < tile.rows; ++r) {
             const Index source = tile.source[r];
             const F w = n.scalar[tile.start + r], *g = dz_.data() + r * width;
-            F *o = shared.da.data() + source * width;
-            for (Index i = 0; i < width; i += lanes) store(o + i, load(o + i) + load(g + i) * w);
-            if (!d.x) continue;
-            F *dx = d.x + source * inputs;
+            const F size = n.absolute ? std::abs(w) : w;
+            F *o = at.da + (source - tile.first) * width;
+            for (Index i = 0; i < n.linear(); i += lanes) store(o + i, load(o + i) + load(g + i) * w);
+            for (Index i = n.linear(); i < width; i += lanes) store(o + i, load(o + i) + load(g + i) * size);
+            if (!at.x) continue;
+            F *dx = at.x + (source - tile.first) * inputs;
             if (n.residual) {
                 const F *out = d.out + (tile.start + r) * inputs;
                 for (Index i = 0; i < inputs; i += lanes) store(dx + i, load(dx + i) + load(out + i) * w);
@@ -207,17 +231,42 @@ class BackwardWorker : Worker<F> {
             const F *g = dz_.data() + r * n.width();
             for (Index i = 0; i < n.outputs; i += lanes) {
                 const Vec<F> v = load(g + i);
-                F *dt = d.outer_target + t + i, *ds = d.outer_source + s + i;
+                F *dt = d.outer_target + t + i, *ds = at.outer_source + s - tile.first * n.outputs + i;
                 store(dt, load(dt) + v * load(n.outer_source + s + i));
                 store(ds, load(ds) + v * load(n.outer_target + t + i));
             }
         }
     }
 
-    Shared<F> &shared;
     const Gradients<F> &d;
+    Sums<F> *sums = nullptr;
+    Places<F> at{};
     Array<F> ds_, other_, drho_, dz_, dm_;
 };
+
+// What is left when all rows of networks [begin, end) are done: LayerNorm's centring, and the factored rows.
+template <typename F>
+void finish(const Net<F> &n, const Gradients<F> &d, const Shared<F> &shared, Index begin, Index end, Sums<F> &sums) {
+    const Index h = n.hidden, count = end - begin;
+    if (d.target) {
+        const F *from = d.target + begin * n.T * h;
+        for (Index r = 0; r < count * n.T; ++r)
+            for (Index i = 0; i < h; ++i) sums.offset[i] += from[r * h + i];
+    }
+    const auto centre = [&](F *x, Index rows) {
+        if (x) centre_rows(x + begin * rows * h, x + begin * rows * h, count * rows, h, n.channels);
+    };
+    centre(d.target, n.T);
+    centre(d.source, n.S);
+    centre(d.more, n.T * n.S);
+    if (!n.scalar) return;
+    const Index at = begin * n.S, rows = count * n.S, k = n.inputs;
+    const F *da = shared.da.data() + at * n.width(), *x = n.x + at * k;
+    Array<F> signless(n.absolute ? rows * k : 0);
+    if (n.absolute) absolute_of(x, signless.data(), rows * k);
+    stack_gradients(n, rows, da, x, signless.data(), sums);
+    if (d.x) from_stack<Into::plus>(n, shared, rows, da, x, signless.data(), d.x + at * k);
+}
 
 // Rows of a tile: few enough for the caches, and a multiple of the rows that a product takes at once.
 template <typename F>
@@ -226,51 +275,61 @@ Index tile_rows(const Net<F> &n) {
     return std::min(std::max(Index(3072) / widest / 6 * 6, Index(12)), Index(96));
 }
 
-// Calls work(thread, first network, last network + 1) on every thread.
-template <typename Work>
-void over_networks(Index networks, int threads, Work work) {
-    bool failed = false;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1) reduction(|| : failed)
-    for (int t = 0; t < threads; ++t) {
-        // Nothing may be thrown out of a thread.
-        try {
-            work(t, networks * t / threads, networks * (t + 1) / threads);
-        } catch (const std::bad_alloc &) {
-            failed = true;
-        }
-    }
-    if (failed) throw std::bad_alloc();
-}
-
-// Calls work(first row, rows) for every tile of networks [begin, end).
-template <typename F, typename Work>
-void over_tiles(const Net<F> &n, Index begin, Index end, Work work) {
-    const Index last = end * n.T * n.S, size = tile_rows(n);
-    for (Index at = begin * n.T * n.S; at < last; at += size) work(at, std::min(size, last - at));
-}
-
 template <typename F>
 void net_forward(const Net<F> &n, F *out) {
     Shared<F> shared(n, false);
-    over_networks(n.B, n.threads, [&](int, Index begin, Index end) {
-        Worker<F> worker(n, shared, tile_rows(n));
-        shared.prepare(n, begin, end);
-        over_tiles(n, begin, end, [&](Index start, Index rows) { worker.forward(start, rows, out); });
+    const auto parts = parts_of(n, 96, 64);
+    const bool pieces = parts.front().piece;
+    std::vector<std::unique_ptr<Worker<F>>> workers(n.threads);
+    std::vector<std::unique_ptr<Gathered<F>>> places(parts.size());
+    if (pieces) over(n.B, n.threads, [&](int, Index b) { shared.prepare(n, b, b + 1); });
+    over(parts.size(), n.threads, [&](int t, Index i) {
+        const Part &part = parts[i];
+        if (!workers[t]) workers[t] = std::make_unique<Worker<F>>(n, shared, tile_rows(n));
+        if (!pieces) shared.prepare(n, part.begin, part.end);
+        places[i].reset(new Gathered<F>(part, n.S, {{n.reduce == SOURCE ? out : nullptr, n.outputs}}));
+        F *to = n.reduce == SOURCE ? places[i]->at(0) : out;
+        const Index first = places[i]->first;
+        over_tiles(part, tile_rows(n), [&](Index start, Index rows) { workers[t]->forward(start, rows, to, first); });
     });
+    for (const auto &place : places) place->add();
 }
 
 template <typename F>
 void net_backward(const Net<F> &n, const Gradients<F> &d) {
     Shared<F> shared(n, true);
+    const auto parts = parts_of(n, 256, 32);
+    const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<BackwardWorker<F>>> workers(n.threads);
-    over_networks(n.B, n.threads, [&](int t, Index begin, Index end) {
-        workers[t] = std::make_unique<BackwardWorker<F>>(n, shared, d, tile_rows(n));
-        shared.prepare(n, begin, end);
-        over_tiles(n, begin, end, [&](Index start, Index rows) { workers[t]->backward(start, rows); });
-        workers[t]->finish(begin, end);
+    std::vector<std::unique_ptr<Sums<F>>> sums(parts.size());
+    std::vector<std::unique_ptr<Gathered<F>>> places(parts.size());
+    if (pieces) over(n.B, n.threads, [&](int, Index b) { shared.prepare(n, b, b + 1); });
+    over(parts.size(), n.threads, [&](int t, Index i) {
+        const Part &part = parts[i];
+        if (!workers[t]) workers[t] = std::make_unique<BackwardWorker<F>>(n, shared, d, tile_rows(n));
+        if (!pieces) shared.prepare(n, part.begin, part.end);
+        sums[i] = std::make_unique<Sums<F>>(n);
+        places[i] = std::make_unique<Gathered<F>>(gathered(n, d, shared, part));
+        workers[t]->into(*sums[i], *places[i]);
+        over_tiles(part, tile_rows(n), [&](Index start, Index rows) { workers[t]->backward(start, rows); });
+        if (!pieces) finish(n, d, shared, part.begin, part.end, *sums[i]);
     });
-    // One thread after the other: the order of summation does not depend on who is first.
-    for (const auto &worker : workers) worker->sums.add_to(d);
+    if (pieces) {
+        const Index each = parts.size() / n.B;
+        over(n.B, n.threads, [&](int, Index b) {
+            for (Index i = b * each; i < (b + 1) * each; ++i) places[i]->add();
+            finish(n, d, shared, b, b + 1, *sums[b * each]);
+        });
+    }
+    const Index total = sums[0]->data.size(), block = 4096;
+    over((total + block - 1) / block, n.threads, [&](int, Index i) {
+        F *to = sums[0]->data.data();
+        for (std::size_t part = 1; part < sums.size(); ++part) {
+            const F *from = sums[part]->data.data();
+            for (Index j = i * block; j < std::min(total, (i + 1) * block); ++j) to[j] += from[j];
+        }
+    });
+    sums[0]->add_to(d);
     centre_columns(d.first, n.middle, n.channels);
     centre_rows(d.offset, d.offset, 1, n.hidden, n.channels);
 }

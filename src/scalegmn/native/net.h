@@ -1,8 +1,7 @@
 // A scale equivariant net on the edges of a connection, or on vertices, from the first product to the last sum.
 //
 // An edge block has B networks, T targets and S sources; row (b, t, s) is a vector. A tile of rows goes through the whole
-// net while it is in the nearest caches. A thread has whole networks, so that sums over the rows of one network need no
-// locks.
+// net while it is in the nearest caches. What threads share out, and in which order sums are taken, is in parts.h.
 
 #pragma once
 
@@ -27,7 +26,7 @@ struct Net {
     F *saved_edge, *saved_z, *saved_rho;  // what the backward pass reads instead of computing it again, or null
     F eps, drop;
     std::uint32_t seed;
-    int symmetric, canonical, by_target, reduce, residual, threads;
+    int symmetric, absolute, canonical, by_target, reduce, residual, threads;
 
     Index linear() const { return gamma ? outputs : 0; }
     Index width() const { return linear() + hidden; }
@@ -51,6 +50,7 @@ void check(const Net<F> &n) {
     expect(!n.scalar || !n.vertex, "factored rows have no vertices");
     expect(!n.outer_target == !n.outer_source, "an outer product needs both factors");
     expect(!n.outer_target || n.gamma, "an outer product needs gamma");
+    expect(!n.symmetric || !n.absolute, "signs are removed in one way");
     expect(!n.residual || (n.reduce == NONE && n.inputs == n.outputs), "a residual needs as many outputs as inputs");
     expect(NONE <= n.reduce && n.reduce <= SOURCE, "reduce must be 0, 1 or 2");
     expect(n.eps > 0 && 0 <= n.drop && n.drop < 1, "eps must be positive and drop from 0 to 1");
@@ -95,10 +95,30 @@ void centre_columns(F *x, Index width, Index channels) {
         for (Index i = 0; i < width; ++i) x[r * width + i] -= mean[i];
 }
 
+// |x|, number by number.
+template <typename F>
+void absolute_of(const F *from, F *to, Index count) {
+    for (Index i = 0; i < count; i += Vector<F>::size) {
+        const Vec<F> v = load(from + i);
+        store(to + i, v < F(0) ? -v : v);
+    }
+}
+
+// g where x > 0, -g where x < 0 and 0 where x = 0: the gradient of |x|, added to `to`.
+template <typename F>
+void add_signed(const F *x, const F *g, F *to, Index count) {
+    for (Index i = 0; i < count; i += Vector<F>::size) {
+        const Vec<F> v = load(x + i), d = load(g + i), zero{};
+        store(to + i, load(to + i) + (v > F(0) ? d : v < F(0) ? -d : zero));
+    }
+}
+
 // What all threads read: packed weights, everything that enters LayerNorm with mean 0, and rows that are factored.
+//
+// The stack is Gamma above A. With absolute values the two have different factors, m and |m|, and are two products.
 template <typename F>
 struct Shared {
-    Packed<F> edge, stack, last, edge_back, stack_back, last_back;
+    Packed<F> edge, stack, last, edge_back, stack_back, first_back, last_back;
     Array<F> offset, target, source, more;
     Array<F> a, da, norm;  // for x[b, s]: stack x, its gradient, 1 / |x|
     Gate<F> gate;
@@ -115,7 +135,9 @@ struct Shared {
         last.pack(n.last, n.outputs, n.hidden, true);
         if (backward) {
             if (n.edge) edge_back.pack(n.edge, n.middle, n.inputs, false);
-            stack_back.pack(matrix.data(), n.width(), n.middle, false);
+            const Index together = n.absolute ? n.linear() : n.width();
+            if (together) stack_back.pack(matrix.data(), together, n.middle, false);
+            if (n.absolute) first_back.pack(first, n.hidden, n.middle, false);
             last_back.pack(n.last, n.outputs, n.hidden, false);
         }
         if (n.target) target.resize(n.B * n.T * n.hidden);
@@ -131,6 +153,20 @@ struct Shared {
         gate.bounded = is_bounded(gate);
     }
 
+    // z = stack m for rows of m; `signless` is room for |m|, and holds it afterwards.
+    void to_stack(const Net<F> &n, Index rows, const F *m, F *signless, F *z) const {
+        const Index width = n.width(), middle = n.middle, linear = n.linear();
+        const auto matrix = stack.matrix();
+        if (!n.absolute) {
+            product<Into::set>(rows, width, middle, m, middle, Index(1), matrix, z, width);
+            return;
+        }
+        absolute_of(m, signless, rows * middle);
+        const Panels<F> below{matrix.at(linear), middle};
+        product<Into::set>(rows, linear, middle, m, middle, Index(1), matrix, z, width);
+        product<Into::set>(rows, n.hidden, middle, signless, middle, Index(1), below, z + linear, width);
+    }
+
     // Fill what belongs to networks [begin, end).
     void prepare(const Net<F> &n, Index begin, Index end) {
         const Index h = n.hidden, count = end - begin;
@@ -143,8 +179,8 @@ struct Shared {
         centre(n.more, more, n.T * n.S);
         if (!n.scalar) return;
         const Index at = begin * n.S, rows = count * n.S;
-        product<Into::set>(rows, n.width(), n.inputs, n.x + at * n.inputs, n.inputs, Index(1), stack.matrix(),
-                           a.data() + at * n.width(), n.width());
+        Array<F> signless(n.absolute ? rows * n.inputs : 0);
+        to_stack(n, rows, n.x + at * n.inputs, signless.data(), a.data() + at * n.width());
         for (Index r = at; r < at + rows; ++r) norm[r] = n.canonical ? inverse_norm(n.x + r * n.inputs, n.inputs) : F(1);
     }
 };
@@ -155,6 +191,7 @@ class Worker {
   public:
     Worker(const Net<F> &net, const Shared<F> &shared, Index rows)
         : n(net), to(shared), targets(rows), sources(rows), edge_(rows * net.middle), m_(rows * net.middle),
+          signless_(net.absolute ? rows * net.middle : 0),
           z_(rows * net.width()), p_(rows * net.hidden), s_(rows * net.hidden), rho_(rows * net.outputs),
           numbers(6 * rows) {
         factor = numbers.data();
@@ -165,7 +202,9 @@ class Worker {
         mean2 = mean + rows;
     }
 
-    void forward(Index start, Index rows, F *out) {
+    // Write to `out`, or where it gathers at sources, to rows from the source `first` on.
+    void forward(Index start, Index rows, F *out, Index first) {
+        first_ = first;
         begin(start, rows, false);
         gate_forward(to.gate, tile, gate_rows, s_.data());
         F *rho = n.saved_rho ? n.saved_rho + start * n.outputs : rho_.data();
@@ -175,7 +214,7 @@ class Worker {
         const bool linear = n.gamma, add = n.reduce != NONE;
         for (Index r = 0; r < rows; ++r) {
             const F *g = z + r * width, *q = rho + r * outputs;
-            F *o = out + receiver(r) * outputs;
+            F *o = out + (receiver(r) - (n.reduce == SOURCE ? first : 0)) * outputs;
             for (Index i = 0; i < outputs; i += lanes) {
                 Vec<F> v = load(q + i) + load(bias + i);
                 if (linear) v *= load(g + i);
@@ -191,7 +230,7 @@ class Worker {
 
     // Everything before the gate.
     void begin(Index start, Index rows, bool again) {
-        tile = {start, rows, targets.data(), sources.data()};
+        tile = {start, rows, targets.data(), sources.data(), first_};
         Index target = start / n.S, s = start % n.S, t = target % n.T, first = target / n.T * n.S;
         for (Index r = 0; r < rows; ++r) {
             targets[r] = target;
@@ -215,7 +254,9 @@ class Worker {
         for (Index r = 0; r < tile.rows; ++r) {
             const F w = n.scalar[tile.start + r], *from = to.a.data() + sources[r] * width;
             F *q = z_.data() + r * width;
-            for (Index i = 0; i < width; i += lanes) store(q + i, load(from + i) * w);
+            const F size = n.absolute ? std::abs(w) : w;
+            for (Index i = 0; i < n.linear(); i += lanes) store(q + i, load(from + i) * w);
+            for (Index i = n.linear(); i < width; i += lanes) store(q + i, load(from + i) * size);
             const F inverse = to.norm[sources[r]] / std::abs(w);
             factor[r] = !n.canonical ? F(1) : inverse <= 1 / std::numeric_limits<F>::min() ? inverse : F(0);
         }
@@ -246,8 +287,10 @@ class Worker {
         }
         F *at = n.saved_z ? n.saved_z + tile.start * n.width() : z_.data();
         if (!again || !n.saved_z) {
-            product<Into::set>(rows, n.width(), middle, m, middle, Index(1), to.stack.matrix(), at, n.width());
+            to.to_stack(n, rows, m, signless_.data(), at);
             if (n.outer_target) add_outer(at);
+        } else if (n.absolute) {
+            absolute_of(m, signless_.data(), rows * middle);
         }
         z = at;
         for (Index r = 0; r < rows; ++r) factor[r] = n.canonical ? inverse_norm(m + r * middle, middle) : F(1);
@@ -277,8 +320,9 @@ class Worker {
     const Net<F> &n;
     const Shared<F> &to;
     std::vector<Index> targets, sources;
-    Array<F> edge_, m_, z_, p_, s_, rho_, numbers;
+    Array<F> edge_, m_, signless_, z_, p_, s_, rho_, numbers;
     Tile tile{};
+    Index first_ = 0;
     GateRows<F> gate_rows{};
     const F *x = nullptr, *e = nullptr, *m = nullptr, *z = nullptr;
     F *factor, *along, *plus, *minus, *mean, *mean2;

@@ -9,14 +9,16 @@ which of the two it is.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
-from functools import cache
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ..errors import ScaleGMNError
 from . import library as kernels
@@ -24,6 +26,9 @@ from .formula import NONE, SOURCE, TARGET, Edge, Net, formula
 
 RECOMPUTE = 32
 """Up to this width the backward pass computes products again; above it they are stored, which is faster."""
+STORE = 2**29
+"""Products of one net that take more bytes than this are computed again."""
+_RECOMPUTING: ContextVar[bool] = ContextVar("recomputing", default=False)
 
 
 class Gate(NamedTuple):
@@ -37,6 +42,7 @@ class Gate(NamedTuple):
     last_bias: Tensor
     eps: float
     symmetric: bool = False
+    absolute: bool = False
     canonical: bool = False
     drop: float = 0.0
 
@@ -63,19 +69,36 @@ def net(
     r"""\((\Gamma m + a_t b_s) \odot \rho(m)\) on every edge, or its sum over sources or targets: see `Net`."""
     x, scalar, matrix, vertex, by_target = edge
     target, source, outer_target, outer_source = ends
-    if scalar is not None and by_target:
+    if scalar is not None and by_target and reduce == NONE:
+        x, scalar, by_target = edge.dense(), None, False
+    elif scalar is not None and by_target:
         # The same edges, seen from the other end.
-        assert reduce != NONE
         scalar, by_target, reduce = scalar.transpose(1, 2), False, TARGET + SOURCE - reduce
         target, source, outer_target, outer_source = source, target, outer_source, outer_target
     if scalar is not None:
         x = x.expand(scalar.shape[0], scalar.shape[2], -1)
-    first, offset, weight, bias, last, last_bias, eps, symmetric, canonical, drop = gate
+    first, offset, weight, bias, last, last_bias, eps, symmetric, absolute, canonical, drop = gate
     seed = torch.randint(2**31 - 1, ()) if drop else None
     tensors = x, scalar, matrix, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias
-    numbers = eps, drop, symmetric, canonical, by_target, reduce, residual
-    y: Tensor = torch.ops.scalegmn.net.default(*tensors, outer_target, outer_source, seed, *numbers)
+    numbers = eps, drop, symmetric, absolute, canonical, by_target, reduce, residual
+    arguments = *tensors, outer_target, outer_source, seed, *numbers
+    y: Tensor
+    if torch.compiler.is_compiling() or _is_traced(x) or torch.is_autocast_enabled("cpu"):
+        y = torch.ops.scalegmn.net.default(*arguments)
+    else:
+        # What the dispatcher would come to, without its way there.
+        y = _differentiable(*arguments)
     return y
+
+
+@contextmanager
+def recomputing() -> Iterator[None]:
+    """Nets that run within this block store nothing: the backward pass computes everything again."""
+    token = _RECOMPUTING.set(True)
+    try:
+        yield
+    finally:
+        _RECOMPUTING.reset(token)
 
 
 # -- the operator ------------------------------------------------------------------------------------------------------
@@ -100,11 +123,19 @@ def _forward(*arguments: Any) -> Tensor:
 
 def _differentiable(*arguments: Any) -> Tensor:
     # Functional transforms hand over tensors without memory.
-    if torch._C._are_functorch_transforms_active() or not kernels.usable(arguments[0]):
+    if torch._C._are_functorch_transforms_active():
         return formula(Net(*arguments))
+    if not kernels.usable(arguments[0]):
+        if not _RECOMPUTING.get():
+            return formula(Net(*arguments))
+        again: Tensor = checkpoint(_plain, *arguments, use_reentrant=False)
+        return again
     if not torch.is_grad_enabled() and not _is_traced(arguments[0]):
         return _native_forward(Net(*arguments), [])
-    y: Tensor = _Net.apply(*arguments)  # type: ignore[no-untyped-call]
+    # Torch looks at every argument several times: only those that are there.
+    present = [i for i, t in enumerate(arguments[:17]) if t is not None]
+    given = (arguments[i] for i in present)
+    y: Tensor = _Net.apply(present, arguments[17:], *given)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -112,30 +143,38 @@ class _Net(torch.autograd.Function):
     """The operator with its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
+    def forward(ctx: Any, present: list[int], numbers: tuple[Any, ...], *given: Tensor) -> Tensor:
         memory: list[Tensor] = []
-        if _is_traced(arguments[0]):
+        n = _complete(present, given, numbers)
+        if _is_traced(n.x):
             with torch._C._AutoDispatchBelowAutograd():
-                out: Tensor = torch.ops.scalegmn.net.default(*arguments)
+                out: Tensor = torch.ops.scalegmn.net.default(*n)
         else:
-            n = Net(*arguments)
-            if len(n.offset) > RECOMPUTE and any(ctx.needs_input_grad):
-                memory = [n.x.new_empty(*_edges(n), width) for width in _memory_widths(n) if width]
+            if n.offset.shape[0] > RECOMPUTE and not _RECOMPUTING.get() and any(ctx.needs_input_grad):
+                memory = _memory(n)
             out = _native_forward(n, memory)
-        ctx.save_for_backward(*arguments[:17], *memory)
-        ctx.numbers = arguments[17:]
+        ctx.save_for_backward(*given, *memory)
+        ctx.arguments = present, numbers
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        n, memory = Net(*saved[:17], *ctx.numbers), saved[17:]
+        saved, (present, numbers), needed = ctx.saved_tensors, ctx.arguments, ctx.needs_input_grad[2:]
+        count = len(present)
+        n, memory = _complete(present, saved[:count], numbers), saved[count:]
         if torch.is_grad_enabled():
-            return _formula_backward(grad, n, ctx.needs_input_grad)
-        wants_x = ctx.needs_input_grad[0]
+            return None, None, *_formula_backward(grad, n, saved[:count], needed)
         run = torch.ops.scalegmn.net_backward.default if _is_traced(grad) else _native_backward
-        found = dict(zip(_differentiated(n, wants_x), run(grad, memory, wants_x, *n), strict=True))
-        return tuple(found.get(name) for name in Net._fields)
+        found = dict(zip(_differentiated(n, needed[0]), run(grad, memory, needed[0], *n), strict=True))
+        return None, None, *(found.get(Net._fields[i]) for i in present)
+
+
+def _complete(present: Sequence[int], given: Sequence[Tensor], numbers: tuple[Any, ...]) -> Net:
+    """The arguments of the operator from those that are there, and their places."""
+    tensors: list[Any] = [None] * 17
+    for i, t in zip(present, given, strict=True):
+        tensors[i] = t
+    return Net(*tensors, *numbers)
 
 
 def _is_traced(x: Tensor) -> bool:
@@ -143,9 +182,11 @@ def _is_traced(x: Tensor) -> bool:
     return type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
 
 
-def _formula_backward(grad: Tensor, n: Net, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
+def _formula_backward(
+    grad: Tensor, n: Net, given: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again."""
-    wanted = [t for t, need in zip(n, needed, strict=True) if need and isinstance(t, Tensor)]
+    wanted = [t for t, need in zip(given, needed, strict=True) if need]
     found = iter(torch.autograd.grad(formula(n), wanted, grad, create_graph=True, allow_unused=True))
     return tuple(next(found) if need else None for need in needed)
 
@@ -191,64 +232,91 @@ def _result_shape(n: Net) -> tuple[int, ...]:
 # What the backward pass adds up over rows, in the order of `Gradients`.
 _SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
 _GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
+# `Net` and `Gradients` of the C++ sources: sizes, addresses, numbers and flags.
+_NET = {
+    dtype: struct.Struct(f"@8q{len(_TENSORS) + 3}q2{real}I7i")
+    for dtype, real in ((torch.float32, "f"), (torch.float64, "d"))
+}
+_GRADIENTS = struct.Struct(f"@{3 + len(_GATHERED) + len(_SUMS)}q")
 
 
 def _native_forward(n: Net, memory: Sequence[Tensor]) -> Tensor:
     p = _prepared(n)
-    shape = *_result_shape(n), len(p.last)
+    outputs = p.last.shape[0]
+    shape = *_result_shape(n), outputs
     out = n.x.new_zeros(shape) if n.reduce else n.x.new_empty(shape)
-    kernels.call("net_forward", n.x.dtype, _structure(n, p, memory), out)
-    return _cut(out, (*shape[:-1], len(n.last)))
+    kernels.run("net_forward", n.x.dtype, _structure(n, p, memory), out.data_ptr())
+    return out if n.last.shape[0] == outputs else _cut(out, (*shape[:-1], n.last.shape[0]))
 
 
 def _native_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arguments: Any) -> list[Tensor]:
     n = Net(*arguments)
     p = _prepared(n)
-    found: dict[str, Tensor | None] = dict.fromkeys(_TENSORS)
+    found: dict[str, Tensor] = {}
     if wants_x:
         found["x"] = torch.empty_like(p.x) if n.scalar is None else torch.zeros_like(p.x)
     if p.more is not None:
         found["more"] = torch.empty_like(p.more)
     for name in _GATHERED:
-        like = getattr(p, name)
-        found[name] = None if like is None else torch.zeros_like(like)
+        if (like := getattr(p, name)) is not None:
+            found[name] = torch.zeros_like(like)
     sums = {name: like for name in _SUMS if (like := getattr(p, name)) is not None}
-    zeros = p.x.new_zeros(sum(like.numel() for like in sums.values()))
-    for (name, like), part in zip(sums.items(), zeros.split([s.numel() for s in sums.values()]), strict=True):
-        found[name] = part.view_as(like)
-    out = _pad(grad, len(p.last))
-    gradients = _structures(p.x.dtype)[1](
-        _address(out), *(_address(found[name]) for name in ("x", "more", *_GATHERED, *_SUMS))
-    )
-    kernels.call("net_backward", p.x.dtype, _structure(n, p, memory), gradients)
-    return [_cut(t, getattr(n, name).shape) for name in _differentiated(n, wants_x) if (t := found[name]) is not None]
+    zeros, at = p.x.new_zeros(sum(like.numel() for like in sums.values())), 0
+    for name, like in sums.items():
+        found[name] = zeros.as_strided(like.shape, like.stride(), at)
+        at += like.numel()
+    out = _pad(grad, p.last.shape[0])
+    places = [found[name].data_ptr() if name in found else 0 for name in ("x", "more", *_GATHERED, *_SUMS)]
+    gradients = _GRADIENTS.pack(out.data_ptr(), *places)
+    kernels.run("net_backward", p.x.dtype, _structure(n, p, memory), gradients)
+    names = _differentiated(n, wants_x)
+    if p is n:
+        return [found[name] for name in names]
+    return [_cut(found[name], getattr(n, name).shape) for name in names]
 
 
 _LIBRARY.impl("net_backward", _native_backward, "CPU")
 
 
+def _memory(n: Net) -> list[Tensor]:
+    """Room for the products that the backward pass reads, or none where they are too large."""
+    edges, widths = _edges(n), _memory_widths(n)
+    if edges.numel() * sum(widths) * n.x.dtype.itemsize > STORE:
+        return []
+    return [n.x.new_empty(*edges, width) for width in widths if width]
+
+
 def _memory_widths(n: Net) -> tuple[int, int, int]:
     """Widths of the products that the backward pass can read: E x, [Gamma m, A m] and rho; 0 where there is none."""
-    middle, outputs, hidden = (_padded(width, n.x.dtype) for width in (n.first.shape[1], *n.last.shape))
-    linear = 0 if n.gamma is None else outputs
-    return 0 if n.edge is None else middle, 0 if n.scalar is not None else linear + hidden, linear
+    dtype = n.x.dtype
+    outputs, hidden = n.last.shape
+    linear = 0 if n.gamma is None else _padded(outputs, dtype)
+    middle = 0 if n.edge is None else _padded(n.first.shape[1], dtype)
+    return middle, 0 if n.scalar is not None else linear + _padded(hidden, dtype), linear
 
 
 def _prepared(n: Net) -> Net:
     """The same with tensors that C++ can read: checked, contiguous, and padded with zeros to whole vectors."""
     x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias, *outer = n[:16]
-    middle = first.shape[1]
+    hidden, middle = first.shape
     inputs = middle if edge is None else edge.shape[1]
     if x.shape[-1] != inputs:
         raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {x.shape[-1]}")
-    assert gamma is None or gamma.shape == (len(last), middle)
-    assert edge is None or (len(edge) == middle and vertex is not None)
+    assert gamma is None or gamma.shape == (last.shape[0], middle)
+    assert edge is None or (edge.shape[0] == middle and vertex is not None)
     dtype = x.dtype
-    for t in n[1:16]:
-        if t is not None and (t.dtype is not dtype or not t.is_cpu):
+    ready = True
+    for t in n[:16]:
+        if t is None:
+            continue
+        if t.dtype is not dtype or not t.is_cpu:
             here, there = f"{dtype} on {x.device}", f"{t.dtype} on {t.device}"
             raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
-    k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, last.shape[1], len(last)))
+        ready = ready and t.is_contiguous()
+    block = 64 // dtype.itemsize
+    if ready and not (inputs % block or middle % block or hidden % block or last.shape[0] % block):
+        return n
+    k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, hidden, last.shape[0]))
     vectors = _pad(x, k), None if scalar is None else scalar.contiguous(), _pad(edge, k, m), _pad(vertex, m)
     gate = [_pad(t, h) for t in (offset, target, source, weight, bias, more)]
     results = _pad(last, h, o), *(_pad(t, o) for t in (last_bias, *outer))
@@ -280,35 +348,14 @@ def _cut(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x[..., : shape[-1]].contiguous()
 
 
-@cache
-def _structures(dtype: torch.dtype) -> tuple[type[ctypes.Structure], type[ctypes.Structure]]:
-    """`Net` and `Gradients` of the C++ sources."""
-    real = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}[dtype]
-    sizes = ("B", "T", "S", "inputs", "middle", "hidden", "outputs", "channels")
-    pointers = (*_TENSORS, "saved_edge", "saved_z", "saved_rho")
-    flags = ("symmetric", "canonical", "by_target", "reduce", "residual", "threads")
-    fields: list[tuple[str, Any]] = [(n, ctypes.c_int64) for n in sizes]
-    fields += [(n, ctypes.c_void_p) for n in pointers]
-    fields += [("eps", real), ("drop", real), ("seed", ctypes.c_uint32), *((n, ctypes.c_int) for n in flags)]
-    gradients = [(n, ctypes.c_void_p) for n in ("out", "x", "more", *_GATHERED, *_SUMS)]
-    return (
-        type("Net", (ctypes.Structure,), {"_fields_": fields}),
-        type("Gradients", (ctypes.Structure,), {"_fields_": gradients}),
-    )
-
-
-def _address(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
-
-
-def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> ctypes.Structure:
+def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> bytes:
     """Arguments for C++ from those of the operator and from prepared ones."""
-    saved: list[int | None] = [None] * 3
+    saved = [0, 0, 0]
     if memory:
         kept = iter(memory)
-        saved = [next(kept).data_ptr() if width else None for width in _memory_widths(n)]
+        saved = [next(kept).data_ptr() if width else 0 for width in _memory_widths(n)]
     outputs, hidden = p.last.shape
-    sizes = *_edges(n), p.x.shape[-1], p.first.shape[1], hidden, outputs, len(n.offset)
+    sizes = *_edges(n), p.x.shape[-1], p.first.shape[1], hidden, outputs, n.offset.shape[0]
+    places = [0 if t is None else t.data_ptr() for t in p[:16]]
     seed = 0 if n.seed is None else int(n.seed)
-    numbers = n.eps, n.drop, seed, *n[19:], torch.get_num_threads()
-    return _structures(n.x.dtype)[0](*sizes, *map(_address, p[:16]), *saved, *numbers)
+    return _NET[n.x.dtype].pack(*sizes, *places, *saved, n.eps, n.drop, seed, *n[19:], torch.get_num_threads())

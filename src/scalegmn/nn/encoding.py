@@ -222,11 +222,17 @@ class Init(nn.Module):
         matrix = self.edge.weight
         if w.shape[-1] != self.kernels.size:
             matrix = matrix[:, self.kernels.columns(symmetry.architecture.connections[connection])]
-        everywhere = symmetry.everywhere(connection)
-        if everywhere and w.shape[-1] == 1 and not w.requires_grad and self.edge_positions is None:
-            return Edge(matrix.T, w.squeeze(-1))
+        factor = None if self.edge_positions is None else 1 + self.edge_positions(symmetry, connection)
+        if symmetry.everywhere(connection) and w.shape[-1] == 1 and not w.requires_grad:
+            # A weight times a vector, which the encodings make one of the sources or of the targets.
+            if factor is None:
+                return Edge(matrix.T, w.squeeze(-1))
+            if factor.shape[0] == 1 or factor.shape[1] == 1:
+                by_target = factor.shape[0] > 1
+                x = matrix.T * factor.squeeze(1 if by_target else 0)
+                return Edge(x if len(x) == 1 else x.unsqueeze(0), w.squeeze(-1), by_target=by_target)
         e = F.linear(w, matrix)
-        return Edge(e if self.edge_positions is None else e * (1 + self.edge_positions(symmetry, connection)))
+        return Edge(e if factor is None else e * factor)
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..core.architecture import Attention
 from ..core.groups import Group
 from ..native.formula import SOURCE, Edge
+from ..native.net import recomputing
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .scale import sum_of
 from .spec import Aggregate, SignRule
@@ -193,9 +193,10 @@ class GraphLayer(nn.Module, ABC):
         return x
 
     def _run(self, function: nn.Module, *arguments: object) -> Any:
-        if self.style.checkpointing and self.training:
-            return checkpoint(function, *arguments, use_reentrant=False)
-        return function(*arguments)
+        if not self.style.checkpointing:
+            return function(*arguments)
+        with recomputing():
+            return function(*arguments)
 
     def _widths(self) -> tuple[list[int], list[int]]:
         """Of what `vertex` gives."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.groups import Group
-from ..native.formula import TARGET, Edge
+from ..native.formula import Edge
 from .mlp import MLP
 from .scale import Product, RescaleEquivariant, ScaleEquivariant, ScaleInvariants, start_at_one, start_linear
 from .spec import SignRule
@@ -61,9 +61,7 @@ class Message(nn.Module):
         m = self.rescale(y, e, lift=way.lift, by_target=way.by_target)
         if way.symmetry.is_hidden(way.receiver):
             return way.arriving(self.hidden.on_edges(way.symmetry.groups[way.receiver], m, contexts, reduce=way.to))
-        m = m.dense()
-        message: Tensor = self.fixed(torch.cat([m, *(p.expand(*m.shape[:-1], -1) for p in contexts)], -1))
-        return way.arriving(message.sum(2 if way.to == TARGET else 1))
+        return way.arriving(self.fixed.on_edges(m, contexts, reduce=way.to))
 
 
 class Update(nn.Module):

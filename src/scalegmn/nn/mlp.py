@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..native.formula import Edge
+from ..native.formula import NONE, Edge
 from ..native.net import Gate, net
+from .edges import ends
 
 
 class MLP(nn.Module):
@@ -38,10 +41,22 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""
+        y = net(None, self._gate(self.first.weight), Edge(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
+        return y.view(*x.shape[:-1], self.last.out_features)
+
+    def on_edges(self, x: Edge, contexts: Sequence[Tensor] = (), *, reduce: int = NONE) -> Tensor:
+        """The same of vectors on edges (B, n_t, n_s, k) and contexts that broadcast along them, or its sum to one end.
+
+        The first map is applied to the vertices that contexts belong to, not to every edge.
+        """
+        rest = [c.shape[-1] for c in contexts]
+        first, *maps = self.first.weight.split([self.first.in_features - sum(rest), *rest], 1)
+        along = ends([F.linear(c, m) for c, m in zip(contexts, maps, strict=True)], x.edges, None)
+        return net(None, self._gate(first), x, along, reduce=reduce)
+
+    def _gate(self, first: Tensor) -> Gate:
         norm, last = self.norm, self.last
-        gate = Gate(
-            *(self.first.weight, self.first.bias, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
+        return Gate(
+            *(first, self.first.bias, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
             drop=self.dropout.p if self.training else 0.0,
         )
-        y = net(None, gate, Edge(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
-        return y.view(*x.shape[:-1], last.out_features)

@@ -125,15 +125,9 @@ class ScaleInvariant(Invariant):
         return _apart(self.times(Product(None, Edge(x), list(map(beside, contexts)), others)), xs[0])
 
     def times(self, p: Product) -> Tensor:
-        if self.group.signs and self.sign == "absolute":
-            x = p.x.dense()
-            signless = Product(None, Edge(x.abs()), p.contexts, [c.abs() for c in p.companions])
-            return p.of(self._net(signless), x)
-        return self._net(p)
-
-    def _net(self, p: Product) -> Tensor:
         contexts = [f(c) for f, c in zip(self.contexts, p.contexts, strict=True)]
-        maps = zip(list(self.first)[1:], p.companions, strict=True)
+        companions = [c.abs() for c in p.companions] if self._absolute else p.companions
+        maps = zip(list(self.first)[1:], companions, strict=True)
         more = [f(c) * inverse_norm(c) if self.group.scales else f(c) for f, c in maps]
         return net(
             p.gamma,
@@ -145,12 +139,17 @@ class ScaleInvariant(Invariant):
             residual=p.residual,
         )
 
+    @property
+    def _absolute(self) -> bool:
+        return self.group.signs and self.sign == "absolute"
+
     def _gate(self) -> Gate:
         first, norm, last = self.first[0], self.norm, self.last
         assert isinstance(first, nn.Linear)
         return Gate(
             *(first.weight, self.offset, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
             symmetric=self.group.signs and self.sign == "symmetrise",
+            absolute=self._absolute,
             canonical=self.group.scales,
             drop=self.dropout.p if self.training else 0.0,
         )

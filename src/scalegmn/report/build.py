@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..errors import ScaleGMNError
 from ..files import write_atomically
-from ..inference.trained import WEIGHTS, Trained, load
+from ..inference.places import WEIGHTS
+from ..inference.trained import Trained, load
 from ..training.data import open_zoo
 from .audit import Audit, audit, sample
 from .collect import Section, Series, collect

@@ -103,6 +103,22 @@ METHODS = {
         Method("scalegmn-b-64", "ScaleGMN-B, 64 probes"),
         Method("scalegmn-b-4", "ScaleGMN-B, 4 copies"),
         Method("scalegmn-no-phase", "ScaleGMN, phases as they are"),
+        Method("gmn-ours", "GMN, our settings"),
+        Method("gmn-ours-moved", "GMN, our settings, inputs moved"),
+        Method("ng-gnn-ours", "NG-GNN, our settings"),
+        Method("ng-gnn-64-ours", "NG-GNN, 64 probes, our settings"),
+        Method("nfn-hnp-ours", "NFN-HNP, our settings"),
+        Method("probegen-ours", "ProbeGen, our settings"),
+        Method("probegen-ours-moved", "ProbeGen, our settings, inputs moved"),
+        Method("scalegmn-ours", "ScaleGMN, our settings"),
+        Method("scalegmn-ours-moved", "ScaleGMN, our settings, inputs moved"),
+        Method("scalegmn-b-ours", "ScaleGMN-B, our settings"),
+        Method("scalegmn-b-64-ours", "ScaleGMN-B, 64 probes, our settings"),
+        Method("scalegmn-b-64-8-ours", "ScaleGMN-B, 64 probes, 8 copies, our settings"),
+        *(
+            Method(f"scalegmn-128-moved-{count}", f"ScaleGMN, 128 probes, inputs moved, {count} networks")
+            for count in ("1k", "3k", "10k", "30k")
+        ),
         Method("dws-augmented", "DWS + augmentation", "scale-augmentation"),
         Method("nfn-np-augmented", "NFN-NP + augmentation", "scale-augmentation"),
         Method("nfn-hnp-augmented", "NFN-HNP + augmentation", "scale-augmentation"),

@@ -50,10 +50,28 @@ _CLASSIFIERS = (
     "probegen-moved",
     "scalegmn",
     "scalegmn-b",
+    "gmn-ours",
+    "gmn-ours-moved",
+    "scalegmn-ours",
+    "scalegmn-ours-moved",
+    "probegen-ours-moved",
     "scalegmn-128-moved",
     "scalegmn-b-128-moved",
 )
-_REGRESSORS = ("statnn", "gmn", "nfn-np", "nfn-hnp", "ng-gnn", "scalegmn", "scalegmn-b")
+_REGRESSORS = (
+    "statnn",
+    "gmn",
+    "nfn-np",
+    "nfn-hnp",
+    "ng-gnn",
+    "scalegmn",
+    "scalegmn-b",
+    "nfn-hnp-ours",
+    "ng-gnn-ours",
+    "probegen-ours",
+    "scalegmn-ours",
+    "scalegmn-b-ours",
+)
 _EDITORS = (
     "mlp",
     "dws",
@@ -65,6 +83,10 @@ _EDITORS = (
     "scalegmn-b",
     "scalegmn-b-64",
     "scalegmn-b-4",
+    "ng-gnn-64-ours",
+    "scalegmn-b-ours",
+    "scalegmn-b-64-ours",
+    "scalegmn-b-64-8-ours",
 )
 _PERMUTATIONS = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
 _CLASSES = ("mnist", "fashion-mnist", "cifar10", "cifar10-views")
@@ -149,6 +171,12 @@ TABLES = {
                 "scalegmn-128-moved",
                 "scalegmn-b-128-moved",
             ),
+        ),
+        Table(
+            "learning-curve",
+            "Accuracy against the number of training networks: test accuracy in percent",
+            ("mnist", "fashion-mnist", "cifar10"),
+            (*(f"scalegmn-128-moved-{count}" for count in ("1k", "3k", "10k", "30k")), "scalegmn-128-moved"),
         ),
         Table(
             "dual",

@@ -56,7 +56,7 @@ def collection(name: str, place: Place) -> Path | None:
     """
     if place.published is None:
         return None
-    found = (path for pattern in _PUBLISHED[name] for path in sorted(place.published.glob(pattern)))
+    found = (path for pattern in _PUBLISHED.get(name, ()) for path in sorted(place.published.glob(pattern)))
     return next((path for path in found if path.is_file() or any(path.rglob(_MARKS[name in _CNNS]))), None)
 
 
@@ -78,6 +78,11 @@ def open_zoo(name: str, place: Place) -> Zoo:
     if name in _CNNS:
         return import_cnn_zoo(source, path, activation=name.rpartition("-")[2])
     return import_inr(_KINDS[name], source, path, images=place.images if name == "mnist" else None)
+
+
+def add_zoo(name: str, build: Callable[[str, Place], Zoo]) -> None:
+    """Say how a zoo of your own is made; `open_zoo` calls it where the zoo is not there yet."""
+    _BUILDERS[name] = build
 
 
 def caps(names: Iterable[str], place: Place) -> dict[str, float]:

@@ -15,10 +15,10 @@ from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..zoo.store.zoo import Batch, Batches, Zoo
 
-__all__ = ["Canonical", "Stream", "fetch", "listed", "open_zoo", "present", "seed_for"]
+__all__ = ["Canonical", "Stream", "fetch", "listed", "open_zoo", "present", "seed_for", "some"]
 
 # Purposes of random numbers; those of two purposes never coincide.
-ORDER, DROPOUT, AUGMENT, PREPARE, TRANSFORM = range(5)
+ORDER, DROPOUT, AUGMENT, PREPARE, TRANSFORM, CHOICE = range(6)
 
 
 def seed_for(seed: int, purpose: int, *where: int) -> int:
@@ -60,6 +60,25 @@ class Stream:
         """The numbers of the networks of one step."""
         epoch, position = divmod(step, self.epoch_steps)
         return self._order(epoch)[position * self.batch : (position + 1) * self.batch]
+
+
+def some(indices: Tensor, count: int | None) -> Tensor:
+    """The first few of a fixed random order, ascending; all where no number is given.
+
+    Arguments:
+        indices: Numbers of networks (N,).
+        count: How many.
+
+    >>> few, more = (some(torch.arange(100), count).tolist() for count in (5, 20))
+    >>> len(few), set(few) <= set(more)
+    (5, True)
+    """
+    if count is None:
+        return indices
+    if count > len(indices):
+        raise ScaleGMNError(f"training.networks: expected at most the {len(indices)} of the zoo, got {count}")
+    generator = torch.Generator().manual_seed(seed_for(0, CHOICE))
+    return indices[torch.randperm(len(indices), generator=generator)[:count]].sort().values
 
 
 def open_zoo(path: str | Path, sha256: str) -> Zoo:

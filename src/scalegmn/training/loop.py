@@ -17,11 +17,12 @@ from ..core.canonical import present
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..models.base import Metanetwork
+from ..native.memory import keep_memory
 from ..tasks import Task, build_model, task_class
 from ..zoo.store.zoo import Zoo
 from .augment import MoveAugment, NoiseAugment, ScaleAugment
 from .compiled import Compiled
-from .data import AUGMENT, DROPOUT, PREPARE, Stream, broken, fetch, listed, seed_for
+from .data import AUGMENT, DROPOUT, PREPARE, Stream, broken, fetch, listed, seed_for, some
 from .distributed import World, world
 from .evaluation import Evaluation, evaluate
 from .precision import Precision
@@ -71,6 +72,7 @@ def train(recipe: Recipe, out: str | Path, *, resume: bool = False, progress: Pr
     Returns:
         The content of `results.json`.
     """
+    keep_memory()
     run = Run(Path(out))
     with ExitStack() as held, world(recipe.training.device) as together:
         zoo = Zoo.open(recipe.zoo)
@@ -128,7 +130,7 @@ class Trainer:
     def __init__(self, recipe: Recipe, run: Run, zoo: Zoo, task: Task, together: World, progress: Progress) -> None:
         self.recipe, self.settings, self.seed = recipe, recipe.training, recipe.seed
         self.run_directory, self.zoo, self.task, self.world, self.progress = run, zoo, task, together, progress
-        self.stream = Stream(zoo.split("train"), self.settings.batch, recipe.seed)
+        self.stream = Stream(some(zoo.split("train"), self.settings.networks), self.settings.batch, recipe.seed)
         self.steps = self.settings.steps or self.settings.epochs * self.stream.epoch_steps
         self.every = self.settings.validate_every or self.stream.epoch_steps
         torch.manual_seed(seed_for(recipe.seed, PREPARE))

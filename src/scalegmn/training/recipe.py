@@ -29,6 +29,7 @@ from ..tasks.build import split_options
 from .options import complain, validated
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+_FOLDERS = [RECIPES]
 
 
 class Table(BaseModel):
@@ -77,6 +78,8 @@ class Training(Table):
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
         move: Size of random affine maps of the inputs, for networks of coordinates: 0.1 turns, shifts and stretches
             the picture of a training network by up to a tenth.
+        networks: Train on so many of the training networks, if given: the first of a fixed random order, so that
+            those of a smaller number are among those of a larger one.
         prepare: How many training networks the model sees beforehand, to measure sizes or to pretrain; 0 means all.
         device: Where to train; `auto` takes a GPU if there is one.
         tensorboard: Whether to write TensorBoard files too.
@@ -101,6 +104,7 @@ class Training(Table):
     augment_rate: PositiveFloat = 1.0
     noise: NonNegativeFloat = 0.0
     move: NonNegativeFloat = 0.0
+    networks: PositiveInt | None = None
     prepare: NonNegativeInt = 4096
     device: str = "auto"
     tensorboard: bool = False
@@ -229,25 +233,41 @@ def _read_file(file: Path, path: str | Path) -> dict[str, Any]:
 
 
 def shipped() -> list[str]:
-    """The names of the recipes and grids that come with the package.
+    """The names of the recipes and grids that come with the package, and of those that were added.
 
     Files whose name starts with `common` are only to build on.
 
     >>> [name for name in shipped() if name.startswith("digits/scalegmn")]
     ['digits/scalegmn', 'digits/scalegmn-b', 'digits/scalegmn-no-probes']
     """
-    files = (path for path in RECIPES.rglob("*.toml") if not path.stem.startswith("common"))
-    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in files)
+    found = ((folder, path) for folder in _FOLDERS for path in folder.rglob("*.toml"))
+    names = {path.relative_to(folder).with_suffix("").as_posix(): path for folder, path in found}
+    return sorted(name for name, path in names.items() if not path.stem.startswith("common"))
+
+
+def add_recipes(folder: str | Path) -> None:
+    """Make recipes of your own known by name: `small/inr/mine` is the file `FOLDER/small/inr/mine.toml`.
+
+    Arguments:
+        folder: Where they are; where it has a recipe of a name that is shipped, it is taken instead.
+    """
+    place = Path(folder).resolve()
+    if not place.is_dir():
+        raise ScaleGMNError(f"recipes: expected a folder, got {folder}")
+    if place not in _FOLDERS:
+        _FOLDERS.insert(0, place)
 
 
 def find_file(given: str | Path) -> Path:
-    """A file; where there is none, the shipped recipe or grid of that name.
+    """A file; where there is none, the recipe or grid of that name.
 
     >>> find_file("digits/dws").name, find_file("mine.toml").name
     ('dws.toml', 'mine.toml')
     """
-    own, ours = Path(given), RECIPES / f"{given}.toml"
-    return own if own.exists() or RECIPES not in ours.parents or not ours.is_file() else ours
+    own = Path(given)
+    named = ((folder, folder / f"{given}.toml") for folder in _FOLDERS)
+    found = (path for folder, path in named if folder in path.parents and path.is_file())
+    return own if own.exists() else next(found, own)
 
 
 def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:

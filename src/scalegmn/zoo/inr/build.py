@@ -18,7 +18,7 @@ from ...core.activations import activation
 from ...core.architecture import Architecture
 from ...errors import ScaleGMNError
 from ..images.collections import Images
-from ..store.splits import RULE, Selection, check_seed, select
+from ..store.splits import RULE, Selection, check_seed, part, select
 from ..store.writer import ZooWriter
 from ..store.zoo import Zoo
 from .canvas import Canvas
@@ -70,6 +70,7 @@ def build_inr_zoo(
     sizes: Sequence[int] | None = None,
     views: int = 1,
     held_out_views: int | None = None,
+    split: str | None = None,
     seed: int = 0,
     ray: str | None = None,
     report: Report | None = None,
@@ -87,6 +88,8 @@ def build_inr_zoo(
         sizes: Instead, the numbers of training, validation and test images.
         views: Independent fits of every image.
         held_out_views: Of every validation and test image, if not as many.
+        split: Take images of this split alone, as the zoo of all images with seed 0 has it; such zoos can be combined
+            with it, because no image is for training in one and held out in another.
         seed: Of the choice of images, the splits and all initial weights.
         ray: Address of a Ray cluster, or `local` to start one; where omitted this process does the work.
         report: Called with the networks done, the networks in all and the PSNR of those just done (n,).
@@ -103,13 +106,15 @@ def build_inr_zoo(
     if not 1 <= min(views, others) <= max(views, others) <= 10**6:
         raise ScaleGMNError(f"views: expected 1 to {10**6} fits of an image, got {views} and {others}")
     check_seed(seed)
-    chosen = select(source.test, count, seed, sizes)
+    if split is not None and sizes is not None:
+        raise ScaleGMNError(f"split: give a split or sizes, not both; got {split!r} and {tuple(sizes)}")
+    chosen = select(source.test, count, seed, sizes) if split is None else part(source.test, count, seed, split)
     rows = chosen.rows.numpy()
     images = torch.from_numpy(source.pixels[rows]).reshape(len(rows), *source.pixels.shape[1:3], -1)
     shape = fit.shape(images.shape[3])
     engine = best_engine()
     # Written only where given, so that zoos without them keep their bytes.
-    extra = {"sizes": sizes and list(sizes), "held_out_views": held_out_views}
+    extra = {"sizes": sizes and list(sizes), "held_out_views": held_out_views, "split": split}
     extra = {name: value for name, value in extra.items() if value is not None}
     writer = ZooWriter(
         out,

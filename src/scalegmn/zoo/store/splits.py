@@ -72,6 +72,29 @@ def select(
     return Selection(torch.from_numpy(rows[ascending]), tuple(str(n) for n in names[ascending]))
 
 
+def part(test: NDArray[np.bool_] | Tensor, count: int | None, seed: int, split: str) -> Selection:
+    """Some images of one split of all images (of seed 0), so that no two such zoos share an image across splits.
+
+    Arguments:
+        test: As in `select`.
+        count: How many; all of the split where omitted.
+        seed: Of the choice within the split.
+        split: `train`, `val` or `test`.
+
+    >>> whole, some = select(np.arange(60) >= 50, None, seed=0), part(np.arange(60) >= 50, 7, 1, "val")
+    >>> of_val = [row for row, name in zip(whole.rows.tolist(), whole.splits) if name == "val"]
+    >>> set(some.rows.tolist()) <= set(of_val), some.splits
+    (True, ('val', 'val', 'val', 'val', 'val'))
+    """
+    whole = select(test, None, 0)
+    rows = whole.rows[torch.tensor([name == split for name in whole.splits])]
+    if not len(rows):
+        raise ScaleGMNError(f"split: expected train, val or test, got {split!r}")
+    order = np.random.default_rng([seed, _PURPOSE, 1]).permutation(len(rows))
+    kept = rows[torch.from_numpy(order[: len(rows) if count is None else count])].sort().values
+    return Selection(kept, (split,) * len(kept))
+
+
 def check_seed(seed: int) -> None:
     """Complain about a seed that random numbers cannot start from."""
     if not 0 <= seed < 2**63:

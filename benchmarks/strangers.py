@@ -1,0 +1,202 @@
+"""A trained model on networks that others might have fitted, and on networks that it should warn about.
+
+    python benchmarks/strangers.py --images DIR --zoos DIR [--model mnist] [--count 400] [--json]
+
+Fits test images (of the official test split, which no training network shows) with other recipes, asks the model
+about them, about the first of them in other spellings (files in half and double precision, the frequency in the
+weights, ...), and about networks that show no such image. Zoos are built once and then used again. The tables in
+docs/pretrained.md are what this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import scalegmn
+from scalegmn.inference.trained import Trained
+from scalegmn.zoo.images.collections import Images, load_images
+from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.store.zoo import Zoo
+
+Row = dict[str, Any]
+State = dict[str, Tensor]
+# By name: how it was fitted, and which share of --count is fitted so (long fits are dear).
+RECIPES: dict[str, tuple[Fit, float]] = {
+    "published": (Fit(), 1.0),
+    "steps-200": (Fit(steps=200), 1.0),
+    "steps-500": (Fit(steps=500), 1.0),
+    "lr-3e-3": (Fit(lr=3e-3), 1.0),
+    "lr-3e-4": (Fit(lr=3e-4), 1.0),
+    "psnr-20": (Fit(psnr=20, steps=3000), 1.0),
+    "nfn": (Fit(convention="nfn"), 1.0),
+    "w0-20": (Fit(w0=20.0), 1.0),
+    "steps-3000": (Fit(steps=3000), 0.5),
+    "psnr-30": (Fit(psnr=30, steps=4000), 0.5),
+    "psnr-40": (Fit(psnr=40, lr=3e-3, steps=6000), 0.5),
+}
+OTHERS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
+
+
+def main() -> None:
+    """Build, ask, print."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--images", type=Path, required=True)
+    options.add_argument("--zoos", type=Path, required=True)
+    options.add_argument("--model", default="mnist")
+    options.add_argument("--data", default="mnist", choices=tuple(OTHERS))
+    options.add_argument("--count", type=int, default=400)
+    options.add_argument("--only", default="", help="recipes, separated by commas")
+    options.add_argument("--json", action="store_true")
+    given = options.parse_args()
+    trained = scalegmn.load(given.model)
+    source = _test_images(given.data, given.images)
+    chosen = given.only.split(",") if given.only else list(RECIPES)
+    zoos = {}
+    for seed, (name, (fit, share)) in enumerate(RECIPES.items(), 100):
+        if name in chosen:
+            zoos[name] = _built(source, given.zoos / name, fit, int(share * given.count), seed)
+    rows = [_asked(trained, name, zoo) for name, zoo in zoos.items()]
+    if "published" in zoos:
+        rows += _spelled(trained, zoos["published"])
+    far = [_far(trained, *found) for found in _strangers(given, source)]
+    shown = json.dumps({"recipes": rows, "strangers": far}, indent=1) if given.json else _tables(rows, far)
+    sys.stdout.write(shown + "\n")
+
+
+def _tables(rows: list[Row], far: list[Row]) -> str:
+    lines = ["| networks | number | dB | accuracy | called far |", "|---|---:|---:|---:|---:|"]
+    for r in rows:
+        lines.append(f"| {r['name']} | {r['count']} | {r['db']:.1f} | {r['accuracy']:.1f} % | {r['far']:.1f} % |")
+    lines += ["", "| networks that show no such image | number | called far |", "|---|---:|---:|"]
+    return "\n".join([*lines, *(f"| {r['name']} | {r['count']} | {r['far']:.1f} % |" for r in far)])
+
+
+def _test_images(name: str, root: Path) -> Images:
+    images = load_images(name, root, "test")
+    return replace(images, test=np.ones(len(images), np.bool_))
+
+
+def _built(source: Images, out: Path, fit: Fit, count: int, seed: int) -> Zoo:
+    # Seeds that no training zoo has: not a single first weight is shared.
+    return build_inr_zoo(source, out, fit=fit, sizes=(0, 0, count), seed=seed)
+
+
+def _ask(trained: Trained, networks: Any) -> tuple[list[int], float]:
+    found = trained.read(networks)
+    answers = trained.predict(found)
+    far = torch.cat([p.distances for p in found.pieces if p.distances is not None]) > 1
+    return [a["label"] for a in answers], 100 * far.double().mean().item()
+
+
+def _row(name: str, zoo: Zoo, labels: list[int], far: float) -> Row:
+    right = np.array(labels) == zoo.column("label")[: len(labels)].numpy()
+    return {
+        "name": name,
+        "count": len(labels),
+        "db": float(zoo.column("psnr")[: len(labels)].mean()),
+        "accuracy": 100 * float(right.mean()),
+        "far": far,
+    }
+
+
+def _asked(trained: Trained, name: str, zoo: Zoo) -> Row:
+    return _row(f"{name}, a zoo", zoo, *_ask(trained, zoo))
+
+
+# -- the same networks, written in other ways -----------------------------------------------------------------------
+
+
+def _sines(state: State, factor: float) -> State:
+    """Weights and biases of the sine layers, all but the last, multiplied."""
+    last = sorted(state)[-1].rpartition(".")[0]
+    return {k: t if k.startswith(last) else t * factor for k, t in state.items()}
+
+
+def _shift(state: State, gain: float, shift: float) -> State:
+    last = sorted(state)[-1].rpartition(".")[0]
+    changed = {f"{last}.weight": state[f"{last}.weight"] * gain, f"{last}.bias": state[f"{last}.bias"] * gain + shift}
+    return {**state, **changed}
+
+
+def _turned(state: State) -> State:
+    first = min(state).rpartition(".")[0] + ".weight"
+    return {**state, first: state[first].flip(1)}
+
+
+WRITTEN: dict[str, Callable[[State], State]] = {
+    "float64": lambda s: {k: t.double() for k, t in s.items()},
+    "float16": lambda s: {k: t.half() for k, t in s.items()},
+    "sin(W x + b), w0 in the weights": lambda s: _sines(s, 30.0),
+    "[0, 1], nothing added": lambda s: _shift(s, 1.0, 0.5),
+    "[-1, 1], nothing added": lambda s: _shift(s, 2.0, 0.0),
+    "[-1, 1], (row, column)": lambda s: _turned(_shift(s, 2.0, 0.0)),
+    "[0, 1], +0.5, (row, column)": _turned,
+    "sin(W x + b), [0, 1], (row, column)": lambda s: _turned(_shift(_sines(s, 30.0), 1.0, 0.5)),
+}
+
+
+def _spelled(trained: Trained, zoo: Zoo, count: int = 100) -> Iterator[Row]:
+    states = zoo.batch(list(range(min(count, len(zoo))))).to_state_dicts()
+    for name, change in WRITTEN.items():
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / f"{i:03d}.pt" for i in range(len(states))]
+            for file, state in zip(files, states, strict=True):
+                torch.save(change(state), file)
+            yield _row(f"{name}, a folder", zoo, *_ask(trained, folder))
+            alone = [_ask(trained, file) for file in files]
+        labels, far = [a[0][0] for a in alone], float(np.mean([a[1] for a in alone]))
+        yield _row(f"{name}, file by file", zoo, labels, far)
+
+
+# -- strangers ------------------------------------------------------------------------------------------------------
+
+
+class Siren(nn.Module):
+    """With torch's own initial weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 32), nn.Linear(32, 32), nn.Linear(32, 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The picture."""
+        for layer in self.layers[:-1]:
+            x = torch.sin(30.0 * layer(x))
+        return self.layers[-1](x) + 0.5
+
+
+def _strangers(given: argparse.Namespace, source: Images) -> Iterator[tuple[str, Any]]:
+    draw = np.random.default_rng(0)
+    noise = draw.integers(0, 256, (100, 28, 28)).astype(np.uint8)
+    of_noise = Images("noise", noise, np.zeros(100, np.int64), np.ones(100, np.bool_))
+    other = OTHERS[given.data]
+    yield f"INRs of {other}", _built(_test_images(other, given.images), given.zoos / f"far-{other}", Fit(), 200, 202)
+    yield "INRs of noise", _built(of_noise, given.zoos / "far-noise", Fit(), 100, 201)
+    yield "untrained SIRENs", _built(source, given.zoos / "far-untrained", Fit(steps=0), 200, 203)
+    torch.manual_seed(0)
+    yield "random weights (torch's own)", [Siren() for _ in range(100)]
+    real = _built(source, given.zoos / "published", Fit(), given.count, 100).batch(list(range(100)))
+    mixed = real.parameters.T[torch.randperm(real.parameters.shape[1])].T
+    yield "weights in random order", real.replace(mixed)
+
+
+def _far(trained: Trained, name: str, networks: Any) -> Row:
+    labels, far = _ask(trained, networks)
+    return {"name": name, "count": len(labels), "far": far}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()

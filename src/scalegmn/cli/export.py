@@ -1,0 +1,37 @@
+"""`scalegmn export`: a finished run as a directory to hand on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .application import app, examples
+from .console import note
+
+
+@app.command(
+    epilog=examples(
+        "scalegmn export runs/mine shared/mine --about 'Which digit does a SIREN 2-32-32-1 show?'",
+        "scalegmn predict shared/mine file.pt",
+    )
+)
+def export(
+    run: Annotated[Path, typer.Argument(help="A finished run.", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="The directory to write.", show_default=False)],
+    about: Annotated[str, typer.Option(help="One sentence for the model card.", show_default=False)] = "",
+    limits: Annotated[
+        list[str] | None, typer.Option("--limit", help="What it cannot do; may be repeated.", show_default=False)
+    ] = None,
+) -> None:
+    """Pack a finished run: weights, configuration, model card, and what the model remembers of its training networks.
+
+    With the last, networks unlike those in training are warned about, and INRs that were written in another way are
+    recognised. The zoo of the run has to be there. What was in the directory is replaced.
+    """
+    from ..inference.pretrained import export as pack
+
+    folder = pack(run, out, about=about, limits=limits or ())
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    note(f"wrote {folder}, {size:,} bytes")

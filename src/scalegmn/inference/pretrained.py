@@ -1,0 +1,112 @@
+"""Trained models that come with the package, and how a finished run becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.schema import strict, to_json
+from ..errors import ScaleGMNError
+from ..files import make_directory, write_atomically
+from ..training.data import open_zoo
+from ..training.run import Run
+from ..training.state import read_json, weights_of, write_json, write_tensors
+from .familiar import Familiar
+from .places import CARD, CONFIG, FAMILIAR, PRETRAINED, WEIGHTS
+from .trained import load
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What is known about a model that comes with the package, as plain values."""
+    folder = PRETRAINED / name
+    config = read_json(folder / CONFIG)
+    card = config["card"]
+    return {
+        "name": name,
+        "task": config["task"]["name"],
+        "metric": card["metric"],
+        "value": card["value"],
+        "networks": card["networks"],
+        "parameters": card["parameters"],
+        "bytes": sum(path.stat().st_size for path in folder.iterdir()),
+        "about": card["about"],
+    }
+
+
+def export(run: str | Path, out: str | Path, *, about: str = "", limits: Sequence[str] = ()) -> Path:
+    """Pack a finished run into a directory that `scalegmn.load` reads, with a model card.
+
+    Besides the weights it holds what the model remembers of its training networks (`Familiar`), for which the zoo of
+    the run has to be there. What was in the directory is replaced, file by file.
+
+    Arguments:
+        run: The run directory.
+        out: The directory to write.
+        about: One sentence for the card: what it reads and what it says.
+        limits: Further sentences: what it cannot do.
+    """
+    finished = Run(Path(run))
+    results, trained = finished.results(), load(run)
+    config = trained.config
+    zoo = open_zoo(config["recipe"]["zoo"], config["zoo"]["sha256"])
+    if "test" not in results:
+        raise ScaleGMNError(f"export: {zoo.path} has no test networks, so nothing can be said about {run}")
+    card = {
+        "about": about,
+        "limits": list(limits),
+        "metric": results["metric"],
+        "value": results["test"][results["metric"]],
+        "val": results["val"][results["metric"]],
+        "networks": {name: len(zoo.split(name)) for name in zoo.splits},
+        "parameters": results["parameters"],
+        "epochs": results["epochs"],
+        "seconds": results["seconds"],
+        "built_with": zoo.header["arguments"],
+    }
+    # Where a zoo lay means nothing elsewhere.
+    recipe = {**config["recipe"], "zoo": Path(config["recipe"]["zoo"]).name}
+    canvas = {} if zoo.canvas is None else {"canvas": to_json(zoo.canvas)}
+    told = strict({**config, **canvas, "recipe": recipe, "card": card})
+    familiar = Familiar.measure(trained.task, zoo)
+    directory = Path(out)
+    make_directory(directory)
+    write_tensors(directory / WEIGHTS, weights_of(trained.model))
+    write_tensors(directory / FAMILIAR, familiar.tensors())
+    write_atomically(directory / CARD, card_text(directory.name, told).encode())
+    write_json(directory / CONFIG, told)
+    return directory
+
+
+def card_text(name: str, config: Mapping[str, Any]) -> str:
+    """The model card as Markdown.
+
+    Arguments:
+        name: Of the model.
+        config: The content of its `config.json`.
+    """
+    card, zoo = config["card"], config["zoo"]
+    counts = ", ".join(f"{count:,} {split}" for split, count in card["networks"].items())
+    options = ", ".join(f"{k} = {v}" for k, v in config["model"].items() if k != "name")
+    training = ", ".join(f"{k} = {v}" for k, v in config["recipe"]["training"].items())
+    lines = [
+        f"# {name}",
+        *([card["about"]] if card["about"] else []),
+        "## Result",
+        f"Test {card['metric']} {card['value']:.4f} on {card['networks']['test']:,} networks, read once at the end; "
+        f"validation {card['val']:.4f}. One run, seed {config['recipe']['seed']}.",
+        "## Data",
+        f"A zoo of {zoo['networks']:,} networks ({counts}), SHA-256 `{zoo['sha256']}`, built with "
+        f"`{_told(card['built_with'])}`.",
+        "## Recipe",
+        f"{config['model']['name']} ({card['parameters']:,} parameters; {options}); {training}. "
+        f"{card['epochs']:g} epochs, {card['seconds'] / 60:.0f} minutes.",
+        "## Limits",
+        *card["limits"],
+        "A network unlike those in training gets an answer with a warning; the warning misses some of them.",
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _told(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in arguments.items() if v is not None and "sha256" not in k)

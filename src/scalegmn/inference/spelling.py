@@ -1,0 +1,184 @@
+r"""One picture, several ways to write the network that paints it: frequencies, offsets, value ranges, coordinates.
+
+People write sin(w0 (W x + b)) or sin(W x + b) with w0 in the weights, fit images on the scale [0, 1] or [-1, 1], with
+or without 0.5 on the output, and give a point as (x, y) or as (row, column). A file does not say which. Each can be
+brought to the way of the training networks by an exact change of the weights, and the one that looks like training
+networks is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from ..core.architecture import Architecture
+from ..core.networks import Networks
+from ..zoo.inr.canvas import Canvas
+from ..zoo.inr.conventions import CONVENTIONS
+
+# Networks may be written in another way than those in training where so large a share of them is far.
+FAR_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Spelling:
+    r"""How a network is written, as the change that brings it to the way of a known architecture.
+
+    \(W_l \to f_l W_l\), \(b_l \to f_l b_l\) for hidden layers, \(W_L \to g W_L\), \(b_L \to g b_L + s\), and perhaps
+    the two inputs change places.
+
+    Arguments:
+        factors: f, per hidden layer.
+        gain, shift: g and s.
+        swap: Whether inputs are (row, column) instead of (x, y), or the other way round.
+        words: For people; empty where it is the way of the training networks.
+    """
+
+    factors: tuple[float, ...]
+    gain: float = 1.0
+    shift: float = 0.0
+    swap: bool = False
+    words: str = ""
+
+    def then(self, other: Spelling) -> Spelling:
+        """This change and then another one."""
+        factors = tuple(a * b for a, b in zip(self.factors, other.factors, strict=True))
+        shift = other.gain * self.shift + other.shift
+        return Spelling(factors, self.gain * other.gain, shift, self.swap != other.swap, other.words or self.words)
+
+    def read(self, networks: Networks, known: Architecture) -> Networks:
+        """Networks written so, in the way of a known architecture.
+
+        Arguments:
+            networks: A perceptron.
+            known: Of the same sizes.
+        """
+        factors = (*self.factors, self.gain)
+        weights = [_times(w, f) for w, f in zip(networks.weights, factors, strict=True)]
+        biases = [None, *(_times(b, f) for b, f in zip(networks.biases[1:], factors, strict=True))]
+        return _assembled(known, weights, biases, self.shift, self.swap)
+
+    def write(self, networks: Networks, like: Networks) -> Networks:
+        """The inverse of `read`.
+
+        Arguments:
+            networks: In the way of the known architecture.
+            like: Networks written so, whose architecture and names are kept.
+        """
+        back = Spelling(tuple(1 / f for f in self.factors), 1 / self.gain, -self.shift / self.gain, self.swap)
+        return like.replace(back.read(networks, like.architecture).parameters)
+
+
+def _times(tensor: Tensor | None, factor: float) -> Tensor | None:
+    return tensor if tensor is None or factor == 1 else tensor * factor
+
+
+def _assembled(
+    a: Architecture, weights: list[Tensor | None], biases: list[Tensor | None], shift: float, swap: bool
+) -> Networks:
+    if swap:
+        assert weights[0] is not None
+        weights[0] = weights[0].flip(2)
+    if shift:
+        assert biases[-1] is not None
+        biases[-1] = biases[-1] + shift
+    return Networks.from_tensors(a, weights, biases)
+
+
+def restated(architecture: Architecture, known: Architecture) -> Spelling | None:
+    """The change after which an architecture that differs in frequencies and offset computes the same as a known one.
+
+    >>> from scalegmn import activation
+    >>> one, thirty = (Architecture.mlp([2, 8, 1], activation("sine", f)) for f in (1.0, 30.0))
+    >>> restated(one, thirty).factors, restated(Architecture.mlp([2, 8, 1]), thirty)
+    ((0.03333333333333333,), None)
+    """
+    if not (_perceptron(architecture) and _perceptron(known)) or _sizes(architecture) != _sizes(known):
+        return None
+    pairs = list(zip(architecture.layers[1:-1], known.layers[1:-1], strict=True))
+    if not all(a.activation == b.activation or a.activation.name == b.activation.name == "sine" for a, b in pairs):
+        return None
+    waves = [(a.activation, b.activation) for a, b in pairs]
+    factors = tuple(a.parameters[0] / b.parameters[0] if a.name == "sine" else 1.0 for a, b in waves)
+    return Spelling(factors, shift=architecture.layers[-1].offset - known.layers[-1].offset)
+
+
+def _sizes(a: Architecture) -> list[int]:
+    return [layer.size for layer in a.layers]
+
+
+def _perceptron(a: Architecture) -> bool:
+    """Layers in a row, all with biases, offsets only at the end, nothing else."""
+    plain = Architecture.mlp(_sizes(a), [layer.activation for layer in a.layers[1:-1]])
+    end = replace(plain.layers[-1], offset=a.layers[-1].offset)
+    return a == Architecture((*plain.layers[:-1], end), plain.connections)
+
+
+def of_canvas(canvas: Canvas, known: Canvas, architecture: Architecture) -> Spelling:
+    """What brings networks that paint on one canvas to another: range of values and order of coordinates."""
+    gain = (known.high - known.low) / (canvas.high - canvas.low)
+    offset = architecture.layers[-1].offset
+    # Of the output y + offset with black at `low`.
+    shift = gain * (offset - canvas.low) + known.low - offset
+    swap = canvas.convention != known.convention
+    return Spelling((1.0,) * (len(architecture.layers) - 2), gain, shift, swap, _words("", canvas.low, offset, swap))
+
+
+def spellings(architecture: Architecture, canvas: Canvas, *, told: bool) -> list[Spelling]:
+    """All ways to write networks of an architecture that may be met, the known one first.
+
+    Arguments:
+        architecture: A perceptron with sine layers that paints.
+        canvas: What the training networks paint on.
+        told: Whether its frequencies and offset are known, as those of a module are.
+    """
+    hidden = architecture.layers[1:-1]
+    none = (1.0,) * len(hidden)
+    if not _perceptron(architecture) or architecture.layers[0].size != 2:
+        return [Spelling(none)]
+    within = tuple(1 / h.activation.parameters[0] if h.activation.name == "sine" else 1.0 for h in hidden)
+    offset, span = architecture.layers[-1].offset, canvas.high - canvas.low
+    found = []
+    for factors in (none,) if told or within == none else (none, within):
+        for kind in CONVENTIONS.values():
+            for added in {offset} if told else dict.fromkeys((offset, 0.0, kind.offset)):
+                for swap in (False, True):
+                    gain = span / kind.span
+                    shift = gain * (added - kind.low) + canvas.low - offset
+                    frequency = "sin(W x + b)" if factors != none else ""
+                    words = _words(frequency, kind.low, added, swap)
+                    found.append(Spelling(factors, gain, shift, swap, words))
+    first = Spelling(none)
+    return [first, *(s for s in _distinct(found) if not _same(s, first))]
+
+
+def _distinct(found: Sequence[Spelling]) -> list[Spelling]:
+    return list({(s.factors, round(s.gain, 9), round(s.shift, 9), s.swap): s for s in reversed(found)}.values())[::-1]
+
+
+def _same(one: Spelling, other: Spelling) -> bool:
+    return not one.swap and one.factors == other.factors and abs(one.gain - 1) + abs(one.shift) < 1e-9
+
+
+def _words(frequency: str, low: float, offset: float, swap: bool) -> str:
+    parts = [frequency, f"values from {low:g} to 1", f"{offset:g} added to the output" if offset else "nothing added"]
+    return ", ".join(part for part in (*parts, "the coordinates in the other order" if swap else "") if part)
+
+
+def settle(distances: Tensor) -> int:
+    """Which spelling some networks have that are written alike; the first unless another is clearly right.
+
+    Arguments:
+        distances: For each spelling, of each network from those in training (S, B); more than 1 is far.
+
+    >>> import torch
+    >>> settle(torch.tensor([[0.9, 0.7], [0.3, 0.2]])), settle(torch.tensor([[9.0, 0.9], [0.3, 0.2]]))
+    (0, 1)
+    >>> settle(torch.tensor([[9.0, 9.0], [3.0, 2.0]]))
+    0
+    """
+    far = (distances > 1).double().mean(1)
+    best = int(distances.clamp(max=10).mean(1).argmin())
+    return best if far[0] >= FAR_SHARE and far[best] < far[0] / 2 else 0

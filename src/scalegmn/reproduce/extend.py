@@ -1,0 +1,57 @@
+"""Rows, columns and tables of your own, for `scalegmn --plugin FILE.py reproduce`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..errors import ScaleGMNError
+from ..zoo.store.zoo import Zoo
+from .experiments import DATASETS, METHODS, Dataset, Method
+from .tables import TABLES, Table, table
+from .zoos import Place, add_zoo
+
+
+def add_method(name: str, title: str, tables: Sequence[str] = ()) -> None:
+    """Make a method a row of tables. What is trained is its recipe `SCALE/FOLDER/NAME` of each dataset's folders.
+
+    Arguments:
+        name: Of its recipes (`scalegmn.training.recipe.add_recipes`) and its records.
+        title: As tables show it.
+        tables: Their names; it comes last in each.
+    """
+    method = Method(name, title)
+    _check_new("method", name, METHODS.get(name, method) == method)
+    METHODS[name] = method
+    for old in map(table, tables):
+        TABLES[old.name] = replace(old, methods=tuple(dict.fromkeys((*old.methods, name))))
+
+
+def add_dataset(dataset: Dataset, build: Callable[[str, Place], Zoo], tables: Sequence[str] = ()) -> None:
+    """Make a dataset a column of tables.
+
+    Arguments:
+        dataset: What it is.
+        build: Called with the name of its zoo and a place; makes `place.zoos / name` and returns it.
+        tables: Their names; it comes last in each.
+    """
+    _check_new("dataset", dataset.name, DATASETS.get(dataset.name, dataset) == dataset)
+    DATASETS[dataset.name] = dataset
+    add_zoo(dataset.zoo, build)
+    for old in map(table, tables):
+        TABLES[old.name] = replace(old, datasets=tuple(dict.fromkeys((*old.datasets, dataset.name))))
+
+
+def add_table(new: Table) -> None:
+    """Make a table known: `scalegmn reproduce NAME`."""
+    for known, names in ((METHODS, new.methods), (DATASETS, new.datasets)):
+        wrong = next((name for name in names if name not in known), None)
+        if wrong is not None:
+            raise ScaleGMNError(f"table {new.name!r}: {wrong!r} is not known; add it first")
+    _check_new("table", new.name, TABLES.get(new.name, new) == new)
+    TABLES[new.name] = new
+
+
+def _check_new(what: str, name: str, new: bool) -> None:
+    if not new:
+        raise ScaleGMNError(f"{what}: {name!r} is taken; give yours another name")

@@ -1,0 +1,216 @@
+"""Models that come with the package: by name, with a card, for networks that others fitted; packing a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_runs import recipe_for
+from tiny_sirens import Siren, sirens
+from torch import Tensor, nn
+
+from scalegmn.cli import app
+from scalegmn.cli.application import run
+from scalegmn.core.networks import Networks
+from scalegmn.errors import ScaleGMNError
+from scalegmn.inference.places import PRETRAINED, find_model, pretrained
+from scalegmn.inference.pretrained import export
+from scalegmn.inference.trained import load
+from scalegmn.training.loop import train
+from scalegmn.zoo.store.zoo import Zoo
+
+Command = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*words: object, code: int = 0) -> tuple[str, str]:
+        assert run(app, [str(w) for w in words]) == code
+        out, err = capsys.readouterr()
+        return out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def packed(digits: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packed")
+    train(recipe_for(digits.path, model={"name": "scalegmn", "width": 8, "layers": 1}, epochs=1), folder / "run")
+    return export(folder / "run", folder / "model", about="Which of three digits?", limits=["Knows three digits."])
+
+
+@pytest.fixture(scope="module")
+def editor(digits: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("editor")
+    train(recipe_for(digits.path, task="editing", epochs=1), folder / "run")
+    return export(folder / "run", folder / "model")
+
+
+# -- packing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_packed_run_answers_as_the_run_does(digits: Zoo, packed: Path) -> None:
+    networks, trained = digits.batch(digits.split("test")), load(packed)
+    assert trained.predict(trained.read(networks)) == load(packed.parent / "run").predict(networks)
+    files = sorted(path.name for path in packed.iterdir())
+    assert files == ["README.md", "config.json", "familiar.safetensors", "model.safetensors"]
+
+
+def test_the_card_says_what_was_measured(digits: Zoo, packed: Path) -> None:
+    results = json.loads((packed.parent / "run" / "results.json").read_text())
+    card = json.loads((packed / "config.json").read_text())["card"]
+    assert card["value"] == results["test"]["accuracy"]
+    assert card["networks"] == {name: len(digits.split(name)) for name in digits.splits}
+    text = (packed / "README.md").read_text()
+    assert f"Test accuracy {card['value']:.4f}" in text
+    assert "Knows three digits." in text
+    assert str(digits.path.parent) not in text + (packed / "config.json").read_text()
+
+
+def test_only_finished_runs_are_packed(digits: Zoo, tmp_path: Path) -> None:
+    train(recipe_for(digits.path, epochs=1), tmp_path / "run")
+    (tmp_path / "run" / "results.json").unlink()
+    with pytest.raises(ScaleGMNError, match="not finished"):
+        export(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_packs(packed: Path, tmp_path: Path, command: Command) -> None:
+    _, err = command("export", packed.parent / "run", tmp_path / "out", "--about", "Digits.", "--limit", "Three.")
+    assert "wrote" in err
+    assert load(tmp_path / "out").config["card"]["limits"] == ["Three."]
+
+
+# -- strangers -------------------------------------------------------------------------------------------------------
+
+
+def test_far_networks_get_their_answer_with_a_warning(digits: Zoo, packed: Path, tmp_path: Path) -> None:
+    trained = load(packed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained.predict(digits.batch([0]))
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="module 0: far from the networks in training"):
+        (answer,) = trained.predict(Siren())
+    assert answer["label"] in (0, 1, 2)
+
+
+class Plain(nn.Module):
+    """The same pictures, written as sin(W x + b), with nothing added to the output."""
+
+    def __init__(self, like: Siren) -> None:
+        super().__init__()
+        layers = [nn.Linear(2, 8), nn.Linear(8, 8), nn.Linear(8, 1)]
+        self.layers = nn.ModuleList(layers)
+        with torch.no_grad():
+            for mine, theirs in zip(layers, (like.seq[0], like.seq[2], like.seq[4]), strict=True):
+                factor = 1.0 if mine is layers[2] else 30.0
+                mine.weight.copy_(theirs.weight * factor)
+                mine.bias.copy_(theirs.bias * factor)
+            layers[2].bias += 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.sin(self.layers[1](torch.sin(self.layers[0](x))))
+        return self.layers[2](x)
+
+
+def test_other_spellings_get_the_same_answers(digits: Zoo, packed: Path, tmp_path: Path) -> None:
+    trained = load(packed)
+
+    def labels(networks: list[Any]) -> list[int]:
+        return [answer["label"] for answer in trained.predict(trained.read(networks))]
+
+    originals = sirens(digits, 12)
+    expected = labels(originals)
+    plain = [Plain(module) for module in originals]
+    # A module says what it computes, a state dict does not.
+    assert labels(plain) == expected
+    states = [{k: t.half() for k, t in module.state_dict().items()} for module in plain]
+    assert labels(states) == expected
+    assert any("read as sin(W x + b), values from 0 to 1, nothing added" in t for t in trained.read(states).notes())
+
+
+def test_edits_come_back_in_the_spelling_in_which_they_came(digits: Zoo, editor: Path) -> None:
+    trained = load(editor)
+    (original,) = sirens(digits, 1)
+    plain = Plain(original)
+    x = torch.rand(7, 2)
+    assert torch.allclose(plain(x), original(x), atol=1e-5)
+    edited = trained.edit(plain)
+    assert isinstance(edited, Plain)
+    assert torch.allclose(edited(x), trained.edit(original)(x), atol=1e-4)
+    assert not torch.allclose(edited(x), plain(x), atol=1e-4)
+
+
+# -- by name ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_shipped_model_loads_and_says_what_it_is(command: Command) -> None:
+    rows = json.loads(command("models", "--pretrained", "--json")[0])
+    assert [row["name"] for row in rows] == pretrained()
+    assert "mnist" in pretrained()
+    for row in rows:
+        trained = load(row["name"])
+        card = trained.config["card"]
+        assert (row["metric"], row["task"]) == (card["metric"], trained.task.name)
+        assert row["parameters"] == sum(p.numel() for p in trained.model.parameters())
+        assert row["about"]
+        assert card["limits"]
+        assert trained.familiar is not None
+    assert sum(row["bytes"] for row in rows) < 8_000_000
+    assert "mnist" in command("models", "--pretrained")[0]
+
+
+def test_a_directory_with_a_model_comes_before_a_name(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mnist").mkdir()
+    assert find_model("mnist") == PRETRAINED / "mnist"
+    shutil.copytree(packed, "mnist", dirs_exist_ok=True)
+    assert find_model("mnist") == Path("mnist")
+    assert find_model(Path("mnist")) == Path("mnist")
+
+
+def test_unknown_names_are_one_line(tmp_path: Path, command: Command) -> None:
+    _, err = command("predict", "mnits", "a.pt", code=2)
+    assert "neither a run nor a model that comes along; did you mean 'mnist'?" in err
+    _, err = command("predict", tmp_path, "a.pt", code=2)
+    assert "holds no config.json" in err
+    _, err = command("evaluate", "mnist", code=2)
+    assert "came without the networks that it was trained on; give --zoo" in err
+
+
+def test_commands_take_a_name(tmp_path: Path, command: Command) -> None:
+    torch.manual_seed(0)
+    strange = Siren(32)
+    torch.save(strange.state_dict(), tmp_path / "a.pt")
+    out, err = command("predict", "mnist", tmp_path / "a.pt", "--json")
+    (row,) = json.loads(out)
+    assert row["label"] in range(10)
+    assert row["distance"] > 1
+    assert "far from the networks in training" in err
+    command("embed", "mnist", tmp_path / "a.pt", "-o", tmp_path / "e.npz")
+    assert (tmp_path / "e.npz").is_file()
+
+
+def test_the_mnist_model_reads_digits_in_every_spelling(tmp_path: Path) -> None:
+    """Four networks of test images, as `scalegmn zoo build inr --images mnist` fits them."""
+    stored: dict[str, Tensor] = torch.load(Path(__file__).parent / "digits.pt", weights_only=True)
+    trained, expected = load("mnist"), stored["labels"].tolist()
+    networks = Networks(trained.model.architectures[0], stored["parameters"])
+    found = trained.read(networks)
+    assert [answer["label"] for answer in trained.predict(found)] == expected
+    assert not found.notes()
+    for i, state in enumerate(networks.to_state_dicts()):
+        plain = {k: t * (1.0 if k.startswith("3.") else 30.0) for k, t in state.items()}
+        torch.save({k: t.half() for k, t in plain.items()}, tmp_path / f"{i}.pt")
+    found = trained.read(tmp_path)
+    assert [answer["label"] for answer in trained.predict(found)] == expected
+    assert any("read as sin(W x + b), values from 0 to 1, 0.5 added to the output" in text for text in found.notes())
