@@ -127,6 +127,9 @@ class Trunk(nn.Module, ABC):
 class EditingTrunk(Trunk, ABC):
     """A trunk whose states become a value for every parameter, so that it can feed an `Editor`."""
 
+    # Whether edits have a step size for every tensor of parameters, in units of typical values.
+    edits_in_units = True
+
     @abstractmethod
     def writing(self, copies: int) -> nn.Module:
         """A new map from the states to values (B, copies, P) that move as the parameters do."""
