@@ -1,4 +1,4 @@
-r"""The audit: does every registered model respect the symmetries on its card, and is that not all it does?
+r"""The audit: does every registered model respect the symmetries on its card, and can it still tell networks apart?
 
 Every model is built small, for architectures of several kinds and activations, and tried on networks that are moved
 along random symmetries with scales in [1e-3, 1e3]. Models with fewer symmetries must break the others, those with all
@@ -151,7 +151,7 @@ def attention(hidden: Sequence[str]) -> Architecture:
 
 
 def hostile_networks(architecture: Architecture, count: int, generator: torch.Generator) -> Networks:
-    """Networks with exact zeros, values near 1e-15, neurons that hear nothing and neurons that nobody hears.
+    """Networks with exact zeros, values near 1e-15, neurons without inputs and neurons without outputs.
 
     Arguments:
         architecture: Of the networks.

@@ -111,7 +111,7 @@ class Search:
     # -- starts ------------------------------------------------------------------------------------------------
 
     def start_from_states(self, a: States, b: States) -> None:
-        """Match neurons by what they say and by how they are heard."""
+        """Match neurons by their answers and their gradients."""
         for family in families(self.architecture):
             likes = []
             for slot in family.slots:

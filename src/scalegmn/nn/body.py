@@ -64,7 +64,7 @@ class MessagePassing(nn.Module):
         return f"depth: {len(self.layers)}, width: {self.width}, backward: {self.backward}, groups: {groups}"
 
     def forward(self, networks: Networks) -> States:
-        """The states after T iterations, which are computed as they are asked for."""
+        """The states after T iterations, each computed when it is asked for."""
         states: States = Start(self, networks)
         for layer in self.layers:
             assert isinstance(layer, PassingLayer)
