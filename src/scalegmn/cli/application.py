@@ -139,7 +139,7 @@ app = create_app()
 
 
 def main() -> NoReturn:
-    """Run the command line of this process; being told to end is being interrupted, so that helpers end too."""
+    """Run the command line of this process; SIGTERM counts as an interrupt, so that child processes end too."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     sys.exit(run(app, sys.argv[1:]))

@@ -1,4 +1,4 @@
-r"""Activation functions and the symmetry that each bestows on its neurons.
+r"""Activation functions and the symmetry that each gives its neurons.
 
 An activation \(\sigma\) has a group \(D_\sigma\) and a homomorphism \(\phi\) with
 \(\sigma(a x) = \phi(a) \sigma(x)\) for all \(a \in D_\sigma\) (Godfrey et al. 2022; paper, section 4).
@@ -79,6 +79,10 @@ class Activation:
     Arguments:
         name: A name of the registry.
         parameters: Slope, frequency, power or bounds, where the function has them.
+
+    >>> tanh = activation("tanh")
+    >>> tanh.group, tanh.phi, str(activation("sine", 30.0))
+    (Sign, Phi(power=1, even=False), 'sine(30)')
     """
 
     name: str

@@ -106,6 +106,11 @@ class NGTWriter(nn.Module):
         architectures: Every architecture it will meet.
         spec: Of the trunk.
         copies: Number of parameter sets.
+
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> trunk = NGT([a], 10).trunk
+    >>> trunk.writing(2)(trunk(Networks(a, torch.randn(5, a.parameters)))).shape
+    torch.Size([5, 2, 33])
     """
 
     def __init__(self, architectures: Sequence[Architecture], spec: NGTSpec, copies: int) -> None:
@@ -126,9 +131,7 @@ class NGTWriter(nn.Module):
         ends = list(accumulate(sizes))
         neurons = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         edges = [e[:, neurons[c.target], neurons[c.source]] for c in a.connections]
-        edges = [
-            b if c.dense else b.diagonal(dim1=1, dim2=2).mT for b, c in zip(edges, a.connections, strict=True)
-        ]
+        edges = [b if c.dense else b.diagonal(dim1=1, dim2=2).mT for b, c in zip(edges, a.connections, strict=True)]
         return self.writer.values(a, dict(enumerate(x.split(sizes, dim=1))), edges)
 
 
