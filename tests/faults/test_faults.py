@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"), 
 
 COMMANDS = ["zoo build", "zoo import", "train", "sweep"]
 MOMENTS = 20
+# A lock, and the validations of a run that had none yet.
+MAY_BE_EMPTY = ("lock", "metrics.jsonl")
 Whole = tuple[dict[str, str], dict[str, int]]
 Wholes = Callable[[str], Whole]
 # What a run says about time, which is never the same.
@@ -100,8 +102,9 @@ def test_killed_at_twenty_moments_it_ends_in_the_same_bytes(
 ) -> None:
     expected, calls = whole(command)
     rng, out = random.Random(command), tmp_path / "out"
-    # As many moments of each kind: most calls are work, and few are renames.
-    moments = [Moment(phase, rng.randrange(calls[phase])) for phase in PHASES for _ in range(MOMENTS // len(PHASES))]
+    # As many moments of each kind: most calls are work, and few are renames. Large numbers vary a little.
+    last = {phase: count if count < 1000 else count * 9 // 10 for phase, count in calls.items()}
+    moments = [Moment(phase, rng.randrange(last[phase])) for phase in PHASES for _ in range(MOMENTS // len(PHASES))]
     for moment in moments:
         ended = Process(words_of(command, inputs, out), moment, kill).wait()
         assert ended.code == -signal.SIGKILL, moment
@@ -126,7 +129,7 @@ def test_a_disk_that_is_full_at_any_write_is_one_line_and_loses_nothing(
         assert ended.code == 2, (write, ended.said)
         assert "cannot be written (File too large)" in ended.said.splitlines()[-1]
         assert str(tmp_path) in ended.said
-        empty = [p for p in tmp_path.rglob("*") if p.is_file() and not p.stat().st_size and p.name != "lock"]
+        empty = [p for p in tmp_path.rglob("*") if p.is_file() and not p.stat().st_size and p.name not in MAY_BE_EMPTY]
         assert not [*empty, *tmp_path.rglob("*.tmp"), *tmp_path.rglob("*.unfinished")], write
         again = Process(words_of(command, inputs, out), watched=False).wait()
         assert again.code == 0, (write, again.said)
@@ -140,7 +143,9 @@ def test_of_two_processes_in_one_directory_the_second_is_refused(
 ) -> None:
     expected, calls = whole(command)
     out = tmp_path / "out"
-    for moment in (Moment("rename", 0), Moment("write", calls["write"] - 1)):
+    # The table of a sweep is written when its runs are done: then there is nothing to share any more.
+    moments = [Moment("rename", 0), *([] if command == "sweep" else [Moment("write", calls["write"] - 1)])]
+    for moment in moments:
         first = Process(words_of(command, inputs, out), moment, stop)
         first.wait_until_stopped()
         second = Process(words_of(command, inputs, out), watched=False).wait()

@@ -167,6 +167,7 @@ class ZooWriter:
             "columns": list(arrays),
             "categories": categories,
         }
+        note["part_sha256"] = _part_hash(note, arrays)
         # The part is written second: where it exists, the weights do as well.
         write_atomically(self.path / _part(self.shards), pack(arrays, note))
         self.parts.append(note)
@@ -244,16 +245,29 @@ def complete_parts(path: Path) -> list[Json]:
     found: list[Json] = []
     for part in sorted(path.glob("part-*.safetensors")):
         try:
-            note = MappedArrays(part).note
+            table = MappedArrays(part)
+            note = table.note
             stored = from_json(StoredFile, {k: note[k] for k in ("file", "bytes", "sha256")}, part.name)
             shard = path / f"parameters-{len(found):05d}.safetensors"
-            whole = stored.file == shard.name and hash_file(shard) == stored.sha256
-        except (ScaleGMNError, KeyError, TypeError):
+            # Those that an older version began do not say how their table was.
+            known = note.get("part_sha256")
+            whole = stored.file == shard.name and known in (None, _part_hash(note, table))
+            whole = whole and hash_file(shard) == stored.sha256
+        except (ScaleGMNError, KeyError, TypeError, AttributeError):
             break
         if part.name != _part(len(found)) or not whole:
             break
         found.append(note)
     return found
+
+
+def _part_hash(note: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    """The SHA-256 of a part of the table and of all that is noted in it."""
+    rest = {name: value for name, value in note.items() if name != "part_sha256"}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(name.encode() + arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def header_hash(header: Mapping[str, Any]) -> str:
