@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -61,6 +61,13 @@ class Trunk(nn.Module, ABC):
         super().__init__()
         if isinstance(architectures, Architecture):
             raise ScaleGMNError(f"architectures: expected a list of them, got one, {architectures}; put it in a list")
+        given = architectures if isinstance(architectures, Iterable) else [architectures]
+        other = next((a for a in given if not isinstance(a, Architecture)), None)
+        if other is not None:
+            raise ScaleGMNError(
+                f"architectures: expected a list of Architecture, got {type(other).__name__}; "
+                "Networks.from_modules([module]).architecture makes one of a module"
+            )
         if not architectures:
             raise ScaleGMNError("architectures: expected at least one, got none")
         strange = None if self.reads_blocks else next((a for a in architectures if not a.plain), None)
