@@ -88,6 +88,12 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def interrupt() -> None:
+    """As when a person presses Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def stop() -> None:
     """Stand still until SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from archives import saved
-from moments import PHASES, Moment, Process, fill_disk, kill, stop
+from moments import PHASES, Moment, Process, fill_disk, interrupt, kill, stop
 from tiny_runs import recipe_for
 
 from scalegmn.cli import app
@@ -115,6 +115,27 @@ def test_killed_at_twenty_moments_it_ends_in_the_same_bytes(
         assert content(out) == expected, moment
         shutil.rmtree(out)
         assert not list(tmp_path.iterdir()), moment
+
+
+KEPT = {
+    "zoo build": "2,100 networks are kept in {out}; the same command continues",
+    "zoo import": "{out}: nothing was written",
+    "train": "{out} is saved up to step 4; --resume continues there",
+    "sweep": "1 of 2 runs are done in {out}; the same command continues",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_interrupt_says_what_is_kept(command: str, inputs: Path, whole: Wholes, tmp_path: Path) -> None:
+    expected, calls = whole(command)
+    out = tmp_path / "out"
+    # The last write is the header of a zoo, the results of a run, or the table of a sweep after those of its last run.
+    late = Moment("write", calls["write"] - (4 if command == "sweep" else 2))
+    ended = Process(words_of(command, inputs, out), late, interrupt).wait()
+    assert ended.code == 130, ended.said
+    assert ended.said.splitlines()[-2:] == [KEPT[command].format(out=out), "interrupted"]
+    assert Process(words_of(command, inputs, out), watched=False).wait().code == 0
+    assert content(out) == expected
 
 
 @pytest.mark.parametrize("command", COMMANDS)
