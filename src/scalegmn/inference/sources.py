@@ -67,7 +67,7 @@ class Chunk:
         return Chunk(self.networks + other.networks, self.names + other.names, places)
 
     def check_finite(self) -> Chunk:
-        """The same, unless a weight is infinite or no number."""
+        """The same, unless a weight is infinite or NaN."""
         bad = torch.cat([~torch.isfinite(batch.parameters).all(1).cpu() for batch in self.networks])
         if bad.any():
             name = self.names[int(self.places[bad].min())]
@@ -323,7 +323,7 @@ def expand(path: str | Path) -> list[Path | Zoo]:
     """The files and zoos that a path names: a file, a zoo, a folder of checkpoints, or a pattern.
 
     Arguments:
-        path: In a folder, files that are no checkpoints by their content are passed over.
+        path: In a folder, files whose content is not a checkpoint are skipped.
     """
     path = Path(path)
     if not path.exists() and glob.has_magic(str(path)):

@@ -1,4 +1,4 @@
-"""Trunks: what a method makes of networks before anybody asks for something."""
+"""Trunks: what a method computes from networks, before a head turns it into an answer."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Trunk(nn.Module, ABC):
         self.measure(training)
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Take what else the trunk wants to know of training networks; most want nothing."""
+        """Measure what else the trunk needs from training networks; most need nothing."""
 
     def reads(self, architecture: Architecture) -> str | None:
         """Why networks of an architecture cannot be read; None where they can, also if it is not in the list."""
@@ -126,6 +126,9 @@ class Trunk(nn.Module, ABC):
 
 class EditingTrunk(Trunk, ABC):
     """A trunk whose states become a value for every parameter, so that it can feed an `Editor`."""
+
+    # Whether edits have a step size for every tensor of parameters, in units of typical values.
+    edits_in_units = True
 
     @abstractmethod
     def writing(self, copies: int) -> nn.Module:

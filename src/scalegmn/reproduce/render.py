@@ -199,8 +199,8 @@ def footers(data: dict[str, Any]) -> list[str]:
     """What a reader must know about a table: the largest tau that ties allow, published networks, trials, and models
     that are not the paper's.
 
-    >>> told = {"rows": [], "trials": {}}
-    >>> footers({"datasets": [{"title": "A", "tau_cap": 0.99512, "published": None}], **told})
+    >>> column = {"name": "a", "title": "A", "tau_cap": 0.99512, "published": None}
+    >>> footers({"datasets": [column], "rows": [], "trials": {}, "tuned": None})
     ['Largest tau that equal accuracies allow: A 0.995.']
     """
     caps = [f"{c['title']} {c['tau_cap']:.3f}" for c in data["datasets"] if c["tau_cap"] is not None]
