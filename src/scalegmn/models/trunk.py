@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -52,6 +52,11 @@ class Trunk(nn.Module, ABC):
         method: Whose trunk it is.
         architectures: Every architecture it will meet; sizes that must be fixed come from this list.
         spec: What a person chose.
+
+    >>> from scalegmn import ScaleGMN
+    >>> trunk = ScaleGMN([Architecture.mlp([2, 8, 1])], width=8)
+    >>> isinstance(trunk, Trunk)
+    True
     """
 
     # Whether it reads layers of several blocks: concatenation, groups, products, attention, shared weights.
@@ -61,6 +66,13 @@ class Trunk(nn.Module, ABC):
         super().__init__()
         if isinstance(architectures, Architecture):
             raise ScaleGMNError(f"architectures: expected a list of them, got one, {architectures}; put it in a list")
+        given = architectures if isinstance(architectures, Iterable) else [architectures]
+        other = next((a for a in given if not isinstance(a, Architecture)), None)
+        if other is not None:
+            raise ScaleGMNError(
+                f"architectures: expected a list of Architecture, got {type(other).__name__}; "
+                "Networks.from_modules([module]).architecture makes one of a module"
+            )
         if not architectures:
             raise ScaleGMNError("architectures: expected at least one, got none")
         strange = None if self.reads_blocks else next((a for a in architectures if not a.plain), None)
@@ -125,7 +137,12 @@ class Trunk(nn.Module, ABC):
 
 
 class EditingTrunk(Trunk, ABC):
-    """A trunk whose states become a value for every parameter, so that it can feed an `Editor`."""
+    """A trunk whose states become a value for every parameter, so that it can feed an `Editor`.
+
+    >>> from scalegmn import ScaleGMN
+    >>> isinstance(ScaleGMN([Architecture.mlp([2, 8, 1])], width=8), EditingTrunk)
+    True
+    """
 
     # Whether edits have a step size for every tensor of parameters, in units of typical values.
     edits_in_units = True
