@@ -162,7 +162,7 @@ def run_name(dataset: Dataset, method: Method, seed: int) -> str:
 
 
 def run_folder(name: str, recipe: Recipe) -> str:
-    """Of a run: other settings have another folder."""
+    """The folder of a run; other settings have another one."""
     return f"{name}-{hashlib.sha256(recipe.to_toml().encode()).hexdigest()[:8]}"
 
 

@@ -147,7 +147,7 @@ def _without(table: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What a number of seconds means here."""
+    """The machine on which seconds were measured."""
     return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()}
 
 

@@ -168,7 +168,7 @@ def _svhn(folder: Path | None) -> Images:
 
 
 def held_out(files: Array) -> Array:
-    """A fifth of the files for the test: digits of one photograph stay together, or the test would know them.
+    """A fifth of the files for the test: digits of one photograph stay together, so that none is in both parts.
 
     >>> held_out(np.array(["a", "a", "b", "c", "d", "e"])).sum() in (1, 2)
     True

@@ -66,7 +66,7 @@ class Run:
 
     @property
     def trained(self) -> bool:
-        """Whether there is something to continue, or to lose: a checkpoint, or the end."""
+        """Whether there is something to continue or to lose: a checkpoint, or a finished run."""
         return self.finished or latest(self.checkpoints) is not None
 
     @property
