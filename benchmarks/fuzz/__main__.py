@@ -183,14 +183,14 @@ def _trials(source: Path, folder: Path, seed: int, seconds: float, jobs: int, ca
 
     def attempt(number: int) -> None:
         fuzzer = Fuzzer(source, folder / str(number), seed)
-        for i in chosen:
-            problem = fuzzer.check(CASES[i])
-            if problem is not None:
-                queue.put(f"{CASES[i].name}: undamaged inputs give {problem}")
-                return
         end, turn = time.monotonic() + seconds, number
         while time.monotonic() < end:
             around, place = divmod(turn, len(chosen))
+            case = CASES[chosen[place]]
+            problem = None if case.name in fuzzer.whole else fuzzer.check(case)
+            if problem is not None:
+                queue.put(f"{case.name}: undamaged inputs give {problem}")
+                return
             queue.put(fuzzer.trial(around * len(CASES) + chosen[place]))
             turn += jobs
         queue.put(None)
