@@ -109,6 +109,7 @@ def reproduce(
     from ..errors import ScaleGMNError
     from ..files import write_atomically
     from ..reproduce import render
+    from ..reproduce.curves import draw_curves
     from ..reproduce.identity import caps
     from ..reproduce.records import read_records
     from ..reproduce.run import missing
@@ -138,6 +139,7 @@ def reproduce(
                 _train(missing(columns, rows, count, place, folder, minutes), place, runs / scale, folder, jobs)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
+        draw_curves(read_records(folder), pictures / f"curves-{scale.value}.png")
         write_atomically(page, render.page(folder, scale.value, pictures).encode())
         note(f"wrote {page}")
     shown = replace(wanted, methods=rows, datasets=columns)

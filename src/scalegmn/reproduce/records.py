@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Record:
             `tau_cap`, the tau that a perfect predictor without ties would have on the test networks.
         machine: Where.
         transformed: The value on randomly permuted and rescaled copies of the test networks.
+        curve: Validations on the way, at most about a hundred: epoch, seconds, value. Older records have none.
     """
 
     dataset: str
@@ -54,6 +55,7 @@ class Record:
     zoo: dict[str, Any]
     machine: dict[str, Any]
     transformed: float | None = None
+    curve: list[list[float | None]] = field(default_factory=list)
 
 
 def write_record(folder: Path, published: Path | None, experiment: Experiment, run: Run) -> Record:
@@ -90,10 +92,22 @@ def write_record(folder: Path, published: Path | None, experiment: Experiment, r
         told,
         machine(),
         copies.metrics[dataset.metric],
+        _curve(run.metrics(), dataset.metric),
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{experiment.name}.json", strict(vars(record)))
     return record
+
+
+def _curve(lines: Sequence[Mapping[str, Any]], metric: str) -> list[list[float | None]]:
+    """Some of the validations of a run, the last among them, with five digits.
+
+    >>> _curve([{"epoch": i, "seconds": 2.0 * i, "tau": 0.5} for i in range(1, 301)], "tau")[-2:]
+    [[297.0, 594.0, 0.5], [300.0, 600.0, 0.5]]
+    """
+    step = -(-len(lines) // 100) or 1
+    kept = lines[(len(lines) - 1) % step :: step]
+    return [[None if v is None else float(f"{v:.5g}") for v in (m["epoch"], m["seconds"], m[metric])] for m in kept]
 
 
 def read_records(folder: Path) -> list[Record]:

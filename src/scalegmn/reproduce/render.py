@@ -260,6 +260,10 @@ def page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
         if data["figures"] or any("mean" in cell for row in data["rows"] for cell in row["cells"].values()):
             command = f"    scalegmn reproduce {table.name} --scale {scale}\n"
             text.append(f"## {table.title}\n\n{command}\n{markdown(data)}")
+    curves = f"curves-{scale}.png"
+    if pictures is not None and (pictures / curves).is_file():
+        shown = f"![Curves](distributions/{curves})"
+        text.append(f"## Learning curves\n\nThe first seed, on validation networks.\n\n{shown}\n")
     return "\n".join(text)
 
 
