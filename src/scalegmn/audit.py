@@ -237,7 +237,7 @@ def audit(methods: Sequence[Method]) -> Iterator[Row]:
                 rows += 1
                 yield row
         if method.several and rows:
-            yield audit_order(method)
+            yield from (audit_order(method, form) for form in _forms(method))
         if not rows:
             yield _row(Case(method, "any", "any", "invariant"), "reads something", torch.float64, math.inf, 0.0, False)
 
@@ -284,11 +284,11 @@ def _audit_laws(case: Case, model: Model, networks: Networks, generator: torch.G
         yield _row(case, "not constant", dtype, error, BROKEN, error > BROKEN)
 
 
-def audit_order(method: Method) -> Row:
+def audit_order(method: Method, form: FormName | None = None) -> Row:
     """Networks of two architectures in turns give what each gives alone, in the order of the input."""
     kinds = architectures()
     first, second = kinds["MLP"](ACTIVATIONS["relu"]), kinds["MLP, one width"](ACTIVATIONS["tanh"])
-    case = Case(method, "several", "relu, tanh", "invariant")
+    case = Case(method, "several", "relu, tanh", "invariant", form)
     tolerance = TOLERANCES[torch.float64]
     try:
         model = build(case, [first, second])

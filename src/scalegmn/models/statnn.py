@@ -155,3 +155,4 @@ class StatNNTrees:
 
 
 StatNN = Method("statnn", "StatNN", "Unterthiner et al., arXiv 2020", ("permutation",), StatNNTrunk, DenseSpec(256))
+"""StatNN (`statnn`); options as in `DenseSpec`."""
