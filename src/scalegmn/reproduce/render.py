@@ -112,6 +112,7 @@ def departures(records: Sequence[Record]) -> dict[str, list[str]]:
     for record in records:
         model = record.recipe.get("model", {})
         words = [
+            "our form of its equations" if model.get("form") != "paper" else "",
             "edges are not updated" if model.get("edge_updates") is False else "",
             f"nets on edges have {model['gate']} hidden neurons" if model.get("gate") else "",
         ]
