@@ -54,6 +54,7 @@ $(DOCS): $(VENV)/.installed
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python docs/tools/follow.py site
 	@echo 'wrote site/index.html'
 
 # Wheel and sdist, their metadata, and the demo from the wheel in an environment that has nothing else.

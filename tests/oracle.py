@@ -1,4 +1,4 @@
-"""ScaleGMN written literally: an edge list, gather and scatter, and every equation as it stands in the paper.
+"""ScaleGMN in our form written literally: an edge list, gather and scatter, and every equation of docs/model.md.
 
 Slow and plain on purpose. It reads the parameters of a classifier or an editor on a trunk of ScaleGMN by name and
 shares no code with them: `Oracle(model)(networks)` must equal `model(networks)`, values and gradients. That is how the
@@ -103,8 +103,12 @@ class Oracle:
     def scale_eq(
         self, name: str, g: Group, x: Tensor, ps: Sequence[Tensor] = (), companions: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Gamma x * ScaleInv(x, p)."""
-        return self.linear(f"{name}.gamma.0", x) * self.scale_inv(f"{name}.invariant.0", g, [x, *companions], ps)
+        """K layers Gamma x * ScaleInv(x, p)."""
+        k = 0
+        while f"{name}.gamma.{k}.weight" in self.p:
+            inv = self.scale_inv(f"{name}.invariant.{k}", g, [x, *companions], ps)
+            x, k = self.linear(f"{name}.gamma.{k}", x) * inv, k + 1
+        return x
 
     # -- initialisation (A.1.1, A.1.2, A.2, A.3) ---------------------------------------------------------------------
 
@@ -240,14 +244,15 @@ class Oracle:
             d = self.linear(f"{name}.{update}.outer.1", back[j])
             d = self.per_layer(self.g.layer[j], d, lambda phi, z: phi(z))
             linear = linear + self.linear(f"{name}.{update}.outer.0", s.x[t]) * d
-        rho = torch.zeros_like(linear)
+        new = torch.zeros_like(linear)
         for g, which in self.edge_groups:
             ps = [inv[t[which]], inv[j[which]]]
             if self.everywhere:
                 ps += [self.positions[t[which]], self.positions[j[which]]]
-            found = self.scale_inv(f"{name}.{update}.invariant", g, [e[which]], ps)
-            rho = rho.index_copy(0, which, found)
-        return linear * rho
+            rho = self.scale_inv(f"{name}.{update}.invariant", g, [e[which]], ps)
+            deeper = self.scale_eq(f"{name}.{update}.further", g, linear[which] * rho, ps)
+            new = new.index_copy(0, which, deeper)
+        return new
 
     def invariants(self, name: str, s: State) -> Tensor:
         """ScaleInv(x) of every vertex; with a dual stream ScaleInv(x, d, asinh(x d))."""

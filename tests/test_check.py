@@ -23,7 +23,7 @@ from scalegmn.models.registry import METHODS, method
 from scalegmn.models.scalegmn import GMN, ScaleGMN, ScaleGMNSpec, ScaleGMNTrunk
 from scalegmn.models.trunk import Pooling, Trunk
 
-KEYS = ["model", "architecture", "activation", "head", "law", "dtype", "error", "tolerance", "ok"]
+KEYS = ["model", "form", "architecture", "activation", "head", "law", "dtype", "error", "tolerance", "ok"]
 
 # A program of its own, because a registered model stays registered.
 BROKEN = """
@@ -54,6 +54,8 @@ def test_every_registered_method_has_cases_of_its_own() -> None:
         assert heads == ({"invariant", "equivariant"} if one.edits else {"invariant"})
     for name in ("scalegmn", "scalegmn-b"):
         assert len({c.activation for c in found if c.method.name == name}) == 6
+        assert {c.form for c in found if c.method.name == name} == {"ours", "paper"}
+    assert {c.form for c in found if c.method.name in ("gmn", "dws")} == {"ours", None}
 
 
 def test_a_good_model_passes_with_its_negative_controls() -> None:

@@ -1,4 +1,4 @@
-"""Files: read only if they end, written whole or not at all, checked against their hash, memory-mapped."""
+"""Reading and writing files: regular files only, written whole or not at all, with hashes and memory maps."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def fresh_directory(out: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def alone(path: Path, complaint: str) -> Iterator[None]:
-    """Hold a lock, or raise the complaint if another process holds it; the end of a process frees it, however.
+    """Hold a lock, or raise the complaint if another process holds it. It is free again when that process ends.
 
     Arguments:
         path: The file that is locked, made if missing, or a directory.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scalegmn.convert.files import format_of
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
@@ -65,6 +66,51 @@ def test_what_is_not_supported_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "lstm.onnx", [node], {}, ["N", 3])
     with pytest.raises(ScaleGMNError, match="the operation LSTM is not supported; supported are"):
         Networks.from_files([path])
-    (tmp_path / "broken.onnx").write_bytes(b"not a graph at all" * 10)
+    whole, _ = cnn(tmp_path / "whole.onnx", 0)
+    (tmp_path / "broken.onnx").write_bytes(whole.read_bytes()[:-40])
     with pytest.raises(ScaleGMNError, match="cannot be read as ONNX"):
         Networks.from_files([tmp_path / "broken.onnx"])
+    (tmp_path / "other.onnx").write_bytes(b"not a graph at all" * 10)
+    with pytest.raises(ScaleGMNError, match="nor safetensors, Keras or ONNX"):
+        Networks.from_files([tmp_path / "other.onnx"])
+
+
+def test_content_decides_not_the_name(tmp_path: Path) -> None:
+    path, t = cnn(tmp_path / "no_suffix", 0)
+    assert format_of(path) == "onnx"
+    x = torch.randn(5, 1, 8, 8)
+    torch.testing.assert_close(Networks.from_files([path]).evaluate(x)[0], expected(t, x), atol=1e-5, rtol=1e-5)
+
+
+def test_graphs_of_equal_shapes_that_compute_otherwise_are_told_apart(tmp_path: Path) -> None:
+    def mlp(name: str, operation: str) -> Path:
+        node = onnx.helper.make_node
+        nodes = [node("Gemm", ["x", "a"], ["h"]), node(operation, ["h"], ["z"]), node("Gemm", ["z", "b"], ["y"])]
+        return write(tmp_path / name, nodes, {"a": torch.randn(3, 4), "b": torch.randn(4, 2)}, ["N", 3])
+
+    with pytest.raises(ScaleGMNError, match=r"tanh: expected the architecture of .*relu; got 3-4-2 \[relu\] and 3-4-2"):
+        Networks.from_files([mlp("relu", "Relu"), mlp("tanh", "Tanh")])
+
+
+def test_more_operations(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    t = {"up": torch.randn(2, 3, 4, 4), "gain": torch.randn(3), "shift": torch.randn(3), "fc": torch.randn(3, 2),
+         "low": torch.tensor(0.0), "high": torch.tensor(6.0)}  # fmt: skip
+    node = onnx.helper.make_node
+    nodes = [
+        node("ConvTranspose", ["x", "up"], ["a"], kernel_shape=[4, 4], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Clip", ["a", "low", "high"], ["b"]),
+        node("Transpose", ["b"], ["c"], perm=[0, 2, 3, 1]),
+        node("LayerNormalization", ["c", "gain", "shift"], ["d"], axis=-1, epsilon=1e-5),
+        node("HardSwish", ["d"], ["e"]),
+        node("ReduceMean", ["e"], ["f"], axes=[1, 2], keepdims=0),
+        node("MatMul", ["f", "fc"], ["y"]),
+    ]
+    networks = Networks.from_files([write(tmp_path / "net.onnx", nodes, t, ["N", 2, 3, 3])]).to(dtype=torch.float64)
+    x = torch.randn(4, 2, 3, 3, dtype=torch.float64)
+    d = {k: v.double() for k, v in t.items()}
+    z = F.relu6(F.conv_transpose2d(x, d["up"], None, 2, 1)).permute(0, 2, 3, 1)
+    z = F.hardswish(F.layer_norm(z, (3,), d["gain"], d["shift"])).mean((1, 2)) @ d["fc"]
+    torch.testing.assert_close(networks.evaluate(x)[0], z, atol=1e-9, rtol=1e-9)
+    moved = Transform.sample(networks.architecture, 1).apply(networks)
+    torch.testing.assert_close(moved.evaluate(x)[0], z, atol=1e-9, rtol=1e-9)

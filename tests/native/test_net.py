@@ -21,8 +21,9 @@ from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Editor
 from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.native import library as kernels
+from scalegmn.nn.invariant import ScaleInvariant
 from scalegmn.nn.mlp import MLP
-from scalegmn.nn.scale import ScaleEquivariant, ScaleInvariant
+from scalegmn.nn.scale import ScaleEquivariant
 from scalegmn.nn.spec import SignRule
 
 compiled = pytest.mark.skipif(kernels.load() is None, reason="no compiler")

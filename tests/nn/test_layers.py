@@ -235,12 +235,12 @@ def test_factored_edges_are_the_same_as_dense_ones(flow: type[GraphLayer], name:
     v = torch.randn(1, H, dtype=torch.float64, generator=generator(9))
     x, d, *both = states.parts
     factored = [
-        {c: Edge(v, e.dense()[..., 0]) if a.connections[c].dense else e for c, e in edges.items()}
-        for edges in both
+        {c: Edge(v, e.dense()[..., 0]) if a.connections[c].dense else e for c, e in edges.items()} for edges in both
     ]
     dense = [{c: Edge(e.dense()) for c, e in edges.items()} for edges in factored]
     found, expected = (
-        Iteration(layer, Given(states.symmetry, states.positions, (x, d, *edges))) for edges in (factored, dense)  # type: ignore[arg-type]
+        Iteration(layer, Given(states.symmetry, states.positions, (x, d, *edges)))
+        for edges in (factored, dense)  # type: ignore[arg-type]
     )
     assert largest_error(flow, found, expected) < 1e-10
 

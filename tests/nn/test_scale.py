@@ -15,13 +15,12 @@ from scalegmn.core.activations import Phi
 from scalegmn.core.groups import GROUPS, Group, NonZeroScale, PositiveScale, Sign, Trivial
 from scalegmn.errors import ScaleGMNError
 from scalegmn.native.formula import Edge, inverse_norm
+from scalegmn.nn.invariant import ScaleInvariant, unit
 from scalegmn.nn.scale import (
     RescaleEquivariant,
     ScaleEquivariant,
-    ScaleInvariant,
     ScaleInvariants,
     SignRule,
-    unit,
 )
 
 RULES: tuple[SignRule, ...] = ("symmetrise", "absolute")
@@ -220,9 +219,9 @@ def test_equivariant_nets_keep_multipliers(
     augmented: bool,
 ) -> None:
     contexts, companions = ([2], [3]) if augmented else ([], [])
-    net = ScaleEquivariant(
-        GROUPS, 5, 4, contexts=contexts, companions=companions, hidden=6, depth=depth, sign=rule
-    ).to(dtype)
+    net = ScaleEquivariant(GROUPS, 5, 4, contexts=contexts, companions=companions, hidden=6, depth=depth, sign=rule).to(
+        dtype
+    )
     scramble(net, seed % 1000)
     x = normal(9, 5, seed=seed, dtype=dtype)
     ps = [normal(9, n, seed=seed + n, dtype=dtype) for n in contexts]

@@ -20,7 +20,7 @@ def distance(a: Networks, b: Networks, *, inputs: Tensor | None = None) -> Tenso
 
     \[ d(a, b)^2 = \min_g \sum_t \frac{P_t}{P} \frac{|A_t - g B_t|^2}{|A_t|^2 + |B_t|^2} \]
 
-    does not depend on which members were given, on the unit of a tensor, or on neurons that say nothing: they vanish
+    does not depend on which members were given, on the unit of a tensor, or on neurons that have no effect: they vanish
     in the member of least norm. The minimum is the one that `align` finds.
 
     Arguments:

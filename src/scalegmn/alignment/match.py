@@ -143,7 +143,7 @@ class Search:
     # -- starts ------------------------------------------------------------------------------------------------
 
     def start_from_states(self, a: States, b: States) -> None:
-        """Match neurons by what they say and by how they are heard."""
+        """Match neurons by their answers and their gradients."""
         for family in families(self.architecture):
             into = {i: a.gradients[i] @ b.gradients[i].mT for i in family.layers}
             out = {i: a.answers[i] @ b.answers[i].mT for i in family.layers}

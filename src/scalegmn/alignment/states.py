@@ -22,7 +22,7 @@ _PLACES = 16  # of each map
 
 @dataclass(frozen=True)
 class States:
-    """Unit vectors of neurons, zero where a neuron never says anything.
+    """Unit vectors of neurons, zero where a neuron's output never varies.
 
     Arguments:
         answers: Per layer (B, n, h), centred post-activations; they move with the sign of phi(q).

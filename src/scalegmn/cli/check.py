@@ -57,8 +57,8 @@ def _table(rows: Sequence[Row]) -> Table:
 
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.model, row.head, row.law, row.dtype), []).append(row)
-    table = Table("model", "head", "law", "precision", box=None, pad_edge=False)
+        groups.setdefault((row.model, row.form or "", row.head, row.law, row.dtype), []).append(row)
+    table = Table("model", "form", "head", "law", "precision", box=None, pad_edge=False)
     table.add_column("cases", justify="right")
     table.add_column("worst error", justify="right")
     table.add_column("tolerance", justify="right")
@@ -66,7 +66,7 @@ def _table(rows: Sequence[Row]) -> Table:
     table.add_column("ok")
     for names, group in groups.items():
         # A negative control fails when its error is too small.
-        control = names[2].startswith("not ")
+        control = names[3].startswith("not ")
         worst = min(group, key=lambda r: r.error) if control else max(group, key=lambda r: r.error)
         bound = f"{'>' if control else '<='} {worst.tolerance:g}"
         where = f"{worst.architecture}, {worst.activation}" if worst.error else ""

@@ -1,4 +1,4 @@
-"""`scalegmn inspect`: what networks in files look like to their symmetry."""
+"""`scalegmn inspect`: the architecture and the symmetries of networks in files."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ class Scale(StrEnum):
         "scalegmn reproduce inr-classification --images data",
         "scalegmn reproduce generalisation --methods statnn,scalegmn --seeds 3 --images data",
         "scalegmn reproduce editing --table-only --json",
+        "scalegmn reproduce editing --tune --recipes recipes --images data --jobs 1",
         "scalegmn reproduce inr-classification --scale paper --published collections --page docs/results-paper.md",
     )
 )
@@ -49,7 +50,9 @@ def reproduce(
     scale: Annotated[Scale, typer.Option(help="What two cores can carry, or the paper's size.")] = Scale.small,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Seeds of every run (default: 1; 3 at the paper's scale).", show_default=False),
+        typer.Option(
+            min=1, help="Seeds of every run (default: 1; 2 with --tune; 3 at the paper's scale).", show_default=False
+        ),
     ] = None,
     methods: Annotated[str | None, typer.Option(help="Only these rows: a,b,...", show_default=False)] = None,
     datasets: Annotated[str | None, typer.Option(help="Only these columns: a,b,...", show_default=False)] = None,
@@ -66,6 +69,22 @@ def reproduce(
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Of every run, instead of what its recipe says.", show_default=False)
+    ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="First give every method that has trials the same ones, on validation networks; keep what wins as "
+            "recipes, and train the rows of these methods with them.",
+        ),
+    ] = False,
+    recipes: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of recipes SCALE/FOLDER/METHOD.toml that come before those of the package; --tune writes "
+            "there.",
+            show_default=False,
+        ),
     ] = None,
     table_only: Annotated[bool, typer.Option("--table-only", help="Train nothing: only show what is there.")] = False,
     jobs: Annotated[
@@ -87,33 +106,44 @@ def reproduce(
 
     Interrupted and started again, it continues; what has a record is not computed again.
     """
+    from ..errors import ScaleGMNError
     from ..files import write_atomically
     from ..reproduce import render
+    from ..reproduce.identity import caps
     from ..reproduce.records import read_records
     from ..reproduce.run import missing
     from ..reproduce.tables import chosen, table
-    from ..reproduce.zoos import Place, caps
+    from ..reproduce.trials import read_outcomes, tried
+    from ..reproduce.zoos import Place
     from .progress import BuildProgress
 
     wanted = table(name)
-    rows = chosen(methods, wanted.methods, "methods")
+    if tune and recipes is None:
+        raise ScaleGMNError("--tune: expected --recipes FOLDER as well, where recipes that win are written")
+    if tune and not tried(wanted, scale.value):
+        raise ScaleGMNError(f"--tune: no method of {name} has trials at the {scale.value} scale; leave it out")
+    rows = chosen(methods, tried(wanted, scale.value) if tune else wanted.methods, "methods")
     columns = chosen(datasets, wanted.datasets, "datasets")
     folder = results / scale
-    place = Place(scale.value, (zoos / scale).resolve(), images, None, published)
+    place = Place(scale.value, (zoos / scale).resolve(), images, None, published, recipes)
     if not table_only:
         with BuildProgress("") as progress:
             place = replace(place, report=progress)
             if wanted.figures:
                 _draw(wanted, place, pictures)
             else:
-                count = seeds or (1 if scale is Scale.small else 3)
+                count = seeds or (3 if scale is Scale.paper else 2 if tune else 1)
+                if tune:
+                    _tune(wanted, rows, place, runs / scale, folder, minutes, jobs)
                 _train(missing(columns, rows, count, place, folder, minutes), place, runs / scale, folder, jobs)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(page, render.page(folder, scale.value, pictures).encode())
         note(f"wrote {page}")
     shown = replace(wanted, methods=rows, datasets=columns)
-    data = render.table_data(shown, read_records(folder), scale.value, pictures, caps(columns, place))
+    data = render.table_data(
+        shown, read_records(folder), scale.value, pictures, caps(columns, place), read_outcomes(folder)
+    )
     if as_json:
         print_json(data)
     elif as_markdown:
@@ -132,6 +162,44 @@ def _draw(wanted: Table, place: Place, pictures: Path) -> None:
     for name in wanted.figures:
         plot_distributions(open_zoo(name, place), pictures / f"{name}.png")
         note(f"wrote {pictures / name}.png")
+
+
+def _tune(
+    wanted: Table,
+    methods: Sequence[str],
+    place: Place,
+    runs: Path,
+    results: Path,
+    minutes: float | None,
+    jobs: int | None,
+) -> None:
+    from ..reproduce.experiments import DATASETS
+    from ..reproduce.trials import conduct, unanswered, winner, write_winner
+    from ..reproduce.zoos import open_zoo
+
+    # Before the trials are counted: records of another zoo do not answer them.
+    open_zoo(DATASETS[wanted.tuned].zoo, place)
+    todo = unanswered(wanted, methods, place, results, minutes)
+    note(f"{len(todo)} trials to do")
+    told: set[str] = set()
+
+    def watch(name: str, run: Run) -> None:
+        if run.finished and name not in told:
+            told.add(name)
+            found = run.results()
+            value = number(found["val"][found["metric"]], ".4f")
+            note(f"{name}: validation {found['metric']} {value} after {found['seconds']:.0f} s")
+
+    try:
+        conduct(todo, place, runs, results, lanes=jobs, watch=watch)
+    except KeyboardInterrupt:
+        note("finished trials have their records; the same command continues with the others")
+        raise
+    assert place.recipes is not None
+    for method in methods:
+        best = winner(wanted, method, place, results, minutes)
+        for path in write_winner(wanted, best, place.recipes, place.scale):
+            note(f"trial {best.number} of {method} won; wrote {path}")
 
 
 def _train(todo: Sequence[Experiment], place: Place, runs: Path, results: Path, jobs: int | None) -> None:

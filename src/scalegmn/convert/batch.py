@@ -16,7 +16,7 @@ from .chain import Described, Unordered, check_order, infer, match
 from .feedforward import Feedforward, default_layout
 from .fx import check_module, trace
 from .layout import Layout
-from .plain import copied, is_parametrised, materialised, unwrapped_module
+from .plain import computed, copied, is_parametrised, materialised, unwrapped_module
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 Packed = tuple[Layout, Tensor, dict[str, Tensor]]
@@ -72,11 +72,25 @@ def find_layout(
         like = state.module
     if like is not None and not isinstance(like, Architecture):
         return trace(like)[1]
+    state = keep_kind(state, computed(state))
     layout = infer(state, activation) if like is None else match(state, like)
     if isinstance(state, Unordered):
         layers = layout.architecture.layers
         check_order(layout, circular=like is None and layers[0].size == layers[-1].size)
     return layout
+
+
+def check_described(
+    states: Sequence[Mapping[str, Tensor]], names: Sequence[str], layout: Layout, prefix: str = ""
+) -> None:
+    """Complain about a file that describes another network than the first: names and shapes do not tell a stride."""
+    for name, state in zip(names, states, strict=True):
+        if isinstance(state, Described):
+            own = find_layout(state, None, None, prefix).architecture
+            if own != layout.architecture:
+                raise ScaleGMNError(
+                    f"{name}: expected the architecture of {names[0]}; got {layout.architecture.beside(own)}"
+                )
 
 
 def plain_states(
@@ -137,12 +151,18 @@ def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     if not found:
         first = sorted({k.split(".")[0] for k in state})
         raise ScaleGMNError(f"prefix: no entry begins with {prefix!r}; names begin with {', '.join(first[:6])}")
+    return keep_kind(state, found)
+
+
+def keep_kind(state: Mapping[str, Tensor], found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Entries that were made of those of a file: as little in order as the file is."""
     return Unordered(found) if isinstance(state, Unordered) else found
 
 
 def unwrapped(state: Mapping[str, Tensor], layout: Layout) -> Mapping[str, Tensor]:
     """A state dict without a prefix of all its names (`module.`, `_orig_mod.`) if without it they fit the layout."""
     known = {layout.prefix + key for key, _ in layout.shapes}
+    state = state if known <= state.keys() else computed(state)
     parts = next(iter(state), "").split(".")
     for i in range(len(parts)):
         prefix = "".join(f"{p}." for p in parts[:i])

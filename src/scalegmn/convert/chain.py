@@ -50,7 +50,7 @@ def infer(state: Mapping[str, Tensor], activation: Activation | None) -> Layout:
         else:
             raise ScaleGMNError(
                 f"state dict: {key} of shape {shape} does not continue a chain of linear layers "
-                f"{'-'.join(map(str, sizes))}; {_ASK}"
+                f"{'-'.join(map(str, sizes))}; {_ASK}{_parts(keys)}"
             )
     if not sizes:
         raise ScaleGMNError("state dict: expected weights of a network, found none")
@@ -66,6 +66,14 @@ def infer(state: Mapping[str, Tensor], activation: Activation | None) -> Layout:
     layers += [Layer(n, hidden, b) for n, b in zip(sizes[1:-1], biases[:-1], strict=True)]
     layers.append(Layer(sizes[-1], bias=biases[-1]))
     return match(state, Architecture(tuple(layers), tuple(Connection(i, i + 1) for i in range(len(sizes) - 1))))
+
+
+def _parts(keys: list[str]) -> str:
+    """The advice to read one of several networks, where names begin differently."""
+    first = list(dict.fromkeys(k.partition(".")[0] for k in keys))
+    if len(first) < 2 or all(name.isdigit() for name in first):
+        return ""
+    return f", or read a part of the file (--prefix {first[0]}; names begin with {', '.join(first[:6])})"
 
 
 def match(state: Mapping[str, Tensor], architecture: Architecture) -> Layout:

@@ -22,7 +22,9 @@ from ..files import write_atomically
 from .chain import Described, Unordered
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
-Format = Literal["torch", "safetensors", "keras"]
+Format = Literal["torch", "safetensors", "keras", "onnx"]
+# A version, then the number of the next field of a ModelProto: producer, domain, documentation, graph, operators.
+_ONNX = (b"\x12", b"\x1a", b"\x22", b"\x28", b"\x32", b"\x3a", b"\x42", b"\x72")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights")
 
 
@@ -30,8 +32,8 @@ def read(path: str | Path) -> dict[str, Tensor]:
     """The state dict in a file, on the CPU. Its content decides how it is read, not its name.
 
     Arguments:
-        path: A file that `torch.save` wrote (a state dict, or a checkpoint with one inside), a safetensors file, or a
-            Keras model (extra `keras`).
+        path: A file that `torch.save` wrote (a state dict, or a checkpoint with one inside), a safetensors file, a
+            Keras model (extra `keras`) or an ONNX graph (extra `onnx`).
     """
     path = Path(path)
     _check_readable(path)
@@ -42,6 +44,11 @@ def read(path: str | Path) -> dict[str, Tensor]:
             from .keras import read_keras
 
             return read_keras(path)
+        case "onnx":
+            from .onnx import read_onnx
+
+            module = read_onnx(path)
+            return Described(module.state_dict(), module)
         case _:
             return _state(_read_torch(path), path)
 
@@ -57,6 +64,8 @@ def format_of(path: str | Path) -> Format | None:
         return "keras" if _is_keras(path) else "torch"
     if start.startswith(b"\x80"):
         return "torch"
+    if start[:1] == b"\x08" and start[1:2] < b"\x40" and start[2:3] in _ONNX:
+        return "onnx"
     header = int.from_bytes(start[:8], "little")
     return "safetensors" if start[8:] == b"{" and header <= path.stat().st_size - 8 else None
 
@@ -78,8 +87,9 @@ def write(state: Mapping[str, Tensor], path: str | Path, *, form: Format | None 
         form: The format; where omitted, the suffix decides.
     """
     path = check_writable(path) if form is None else Path(path)
-    if form == "keras":
-        raise ScaleGMNError(f"{path}: Keras files are read, not written; load the weights in Python instead")
+    if form in ("keras", "onnx"):
+        kind = form.upper() if form == "onnx" else "Keras"
+        raise ScaleGMNError(f"{path}: {kind} files are read, not written; load the weights in Python instead")
     tensors = {k: t.detach().cpu().contiguous() for k, t in state.items()}
     try:
         if form == "safetensors" or (form is None and path.suffix == ".safetensors"):
@@ -156,7 +166,7 @@ def _pickled_code(path: Path) -> str | None:
 
 def _damage(error: Exception) -> str:
     detail = f" ({_first(error)})" if isinstance(error, RuntimeError) else ""
-    return f"the file is truncated, damaged, or not one that torch.save wrote, nor safetensors or Keras{detail}"
+    return f"the file is truncated, damaged, or not one that torch.save wrote, nor safetensors, Keras or ONNX{detail}"
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

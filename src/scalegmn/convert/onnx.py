@@ -18,6 +18,7 @@ from ..errors import ScaleGMNError
 
 Attributes = Mapping[str, Any]
 Values = dict[str, Any]
+_NORMS = ("BatchNormalization", "LayerNormalization")
 
 
 def read_onnx(path: str | Path) -> nn.Module:
@@ -70,7 +71,7 @@ class Step:
 
 
 class OnnxModule(nn.Module):
-    """The graph of an ONNX file. Floating-point tensors are parameters, others are fixed.
+    """The graph of an ONNX file. Floating-point tensors are parameters, single numbers and others are fixed.
 
     Arguments:
         source, target: Names of the input and the output.
@@ -82,24 +83,31 @@ class OnnxModule(nn.Module):
         super().__init__()
         self.source, self.target, self.steps = source, target, steps
         self.names: dict[str, str] = {}
-        self.fixed: dict[str, list[int]] = {}
+        self.fixed: dict[str, float | list[int]] = {}
         statistics = {name for s in steps if s.operation == "BatchNormalization" for name in s.inputs[3:5]}
         for name, tensor in tensors.items():
-            if not tensor.is_floating_point():
+            if not tensor.is_floating_point() or tensor.dim() == 0:
                 self.fixed[name] = tensor.tolist()
                 continue
             key = name.replace(".", "_").replace("/", "_").replace(":", "_").lstrip("_") or "tensor"
             self.names[name] = key
-            if tensor.dim() == 0 or name in statistics:
+            if name in statistics:
                 self.register_buffer(key, tensor)
             else:
                 self.register_parameter(key, nn.Parameter(tensor))
         self.norms = nn.ModuleDict({s.output.replace(".", "_").replace("/", "_"): self._norm(s) for s in steps
-                                    if s.operation == "BatchNormalization"})  # fmt: skip
+                                    if s.operation in _NORMS})  # fmt: skip
 
     def _norm(self, step: Step) -> nn.Module:
-        """BatchNorm is a module, whose statistics the tracer knows."""
+        """Normalisations are modules, whose sizes and statistics the tracer knows."""
         values = [getattr(self, self.names[name]) for name in step.inputs[1:5]]
+        if step.operation == "LayerNormalization":
+            if step.attributes.get("axis", -1) != -1:
+                raise ScaleGMNError(f"LayerNormalization: expected the axis -1, got {step.attributes['axis']}")
+            eps = float(step.attributes.get("epsilon", 1e-5))
+            layer = nn.LayerNorm(len(values[0]), eps=eps, bias=len(values) > 1)
+            layer.load_state_dict(dict(zip(("weight", "bias"), values, strict=False)))
+            return layer
         norm = nn.BatchNorm2d(len(values[0]), eps=float(step.attributes.get("epsilon", 1e-5))).eval()
         norm.load_state_dict(
             {"weight": values[0], "bias": values[1], "running_mean": values[2], "running_var": values[3],
@@ -111,7 +119,7 @@ class OnnxModule(nn.Module):
         """The network's output."""
         values: Values = {self.source: x}
         for step in self.steps:
-            if step.operation == "BatchNormalization":
+            if step.operation in _NORMS:
                 norm = self.norms[step.output.replace(".", "_").replace("/", "_")]
                 values[step.output] = norm(values[step.inputs[0]])
                 continue
@@ -171,7 +179,37 @@ def _reshape(x: list[Any], a: Attributes) -> Any:
     return x[0].flatten(1)
 
 
+def _conv_transpose(x: list[Any], a: Attributes) -> Any:
+    dims = len(a["kernel_shape"])
+    function = F.conv_transpose1d if dims == 1 else F.conv_transpose2d
+    more = tuple(a.get("output_padding", (0,) * dims))
+    strides, dilations = tuple(a.get("strides", (1,) * dims)), tuple(a.get("dilations", (1,) * dims))
+    if "output_shape" in a:
+        raise ScaleGMNError("ConvTranspose: an output_shape is not supported")
+    return function(x[0], x[1], x[2] if len(x) > 2 else None, strides, _pads(a), more, a.get("group", 1), dilations)
+
+
+def _clip(x: list[Any], a: Attributes) -> Any:
+    low, high = (float(x[i]) if len(x) > i and x[i] is not None else a.get(k) for i, k in ((1, "min"), (2, "max")))
+    return F.relu6(x[0]) if (low, high) == (0.0, 6.0) else torch.clamp(x[0], low, high)
+
+
+def _mean(x: list[Any], a: Attributes) -> Any:
+    axes = x[1] if len(x) > 1 else a["axes"]
+    return x[0].mean(tuple(axes), keepdim=bool(a.get("keepdims", 1)))
+
+
 _OPERATIONS: dict[str, Operation] = {
+    "Clip": _clip,
+    "ConvTranspose": _conv_transpose,
+    "LayerNormalization": lambda x, a: x[0],
+    "ReduceMean": _mean,
+    "Transpose": lambda x, a: x[0].permute(*a["perm"]),
+    "HardSwish": lambda x, a: F.hardswish(x[0]),
+    "Gelu": lambda x, a: F.gelu(x[0], approximate=a.get("approximate", b"none").decode()),
+    "Mish": lambda x, a: F.mish(x[0]),
+    "Softsign": lambda x, a: F.softsign(x[0]),
+    "LogSoftmax": lambda x, a: torch.log_softmax(x[0], a.get("axis", -1)),
     "Gemm": _gemm,
     "MatMul": lambda x, a: x[0] @ x[1],
     "Conv": _conv,

@@ -1,4 +1,4 @@
-r"""Activation functions and the symmetry that each bestows on its neurons.
+r"""Activation functions and the symmetry that each gives its neurons.
 
 An activation \(\sigma\) has a group \(D_\sigma\) and a homomorphism \(\phi\) with
 \(\sigma(a x) = \phi(a) \sigma(x)\) for all \(a \in D_\sigma\) (Godfrey et al. 2022; paper, section 4).

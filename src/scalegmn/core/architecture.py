@@ -50,7 +50,7 @@ class Layer:
         activation: Applied to the pre-activation.
         bias: Whether it has a bias.
         offset: A fixed number added after the activation, as the +0.5 of some implicit representations. A layer that
-            nothing enters is constant: it says its offset.
+            nothing enters is constant: its value is its offset.
         combine: What is done with what arrives.
     """
 

@@ -35,7 +35,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Responses:
-    """What every neuron says to every input.
+    """The pre- and post-activations of every neuron for every input.
 
     Arguments:
         pre: Per layer, the pre-activations (B, N, n, *spatial). The input layer holds the inputs.

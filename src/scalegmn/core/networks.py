@@ -15,7 +15,6 @@ from ..convert import batch as _batch
 from ..convert import files as _files
 from ..convert.feedforward import default_layout
 from ..convert.layout import Layout
-from ..convert.onnx import read_onnx
 from ..errors import ScaleGMNError
 from . import evaluate as _evaluate
 from .activations import Activation
@@ -53,6 +52,11 @@ class Networks:
         layout: Layout | None = None,
         passengers: Mapping[str, Tensor] | None = None,
     ) -> None:
+        if not isinstance(architecture, Architecture):
+            raise ScaleGMNError(
+                f"architecture: expected an Architecture, got {type(architecture).__name__}; "
+                "Networks.from_modules reads modules"
+            )
         if parameters.dim() != 2 or parameters.shape[1] != architecture.parameters:
             raise ScaleGMNError(
                 f"parameters: expected shape (networks, {architecture.parameters}) for {architecture}, "
@@ -161,6 +165,8 @@ class Networks:
             if like is None or isinstance(like, Architecture):
                 raise ScaleGMNError(f"{names[0]}: {error}") from None
             raise
+        if like is None and act is None:
+            _batch.check_described(plain, names, layout, prefix)
         states = _batch.plain_states(plain, like)
         layout, parameters, passengers = _batch.pack_states(states, layout, names)
         return cls(layout.architecture, parameters, layout=layout, passengers=passengers)
@@ -174,19 +180,17 @@ class Networks:
         activation: str | Activation | None = None,
         prefix: str = "",
     ) -> Networks:
-        """Read files with one state dict each (torch, safetensors or Keras, whatever their names), or ONNX graphs.
+        """Read files with one network each (torch, safetensors, Keras or ONNX, whatever their names).
 
         No code in them is run.
 
         Arguments:
             paths: The files.
-            like, activation, prefix: As in `from_state_dicts`. A Keras file that holds its model needs none of them.
+            like, activation, prefix: As in `from_state_dicts`. A Keras file that holds its model, and an ONNX
+                graph, need none of them.
         """
         if isinstance(paths, str | Path):
             raise ScaleGMNError(f"paths: expected a list of files, got {paths}; put it in a list")
-        graphs = [Path(p).suffix == ".onnx" for p in paths]
-        if graphs and all(graphs) and like is None and activation is None:
-            return cls.from_modules([read_onnx(p) for p in paths])
         states = [_files.read(p) for p in paths]
         names = [str(p) for p in paths]
         return cls.from_state_dicts(states, like=like, activation=activation, names=names, prefix=prefix)

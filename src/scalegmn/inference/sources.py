@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ..convert import files
-from ..convert.batch import pack_states, part_of, unwrapped
+from ..convert.batch import keep_kind, pack_states, part_of, unwrapped
 from ..convert.chain import Described, Unordered, check_order, match, resized
 from ..convert.fx import trace
 from ..convert.layout import Layout
+from ..convert.plain import computed
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
@@ -67,7 +68,7 @@ class Chunk:
         return Chunk(self.networks + other.networks, self.names + other.names, places)
 
     def check_finite(self) -> Chunk:
-        """The same, unless a weight is infinite or no number."""
+        """The same, unless a weight is infinite or NaN."""
         bad = torch.cat([~torch.isfinite(batch.parameters).all(1).cpu() for batch in self.networks])
         if bad.any():
             name = self.names[int(self.places[bad].min())]
@@ -216,6 +217,8 @@ class Reader:
             hints: What is known about files.
         """
         single = isinstance(source, nn.Module | Mapping | str | Path | Networks | Zoo)
+        if not single and not isinstance(source, Iterable):
+            raise _strange(source)
         given = [source] if single else list(cast(Sequence[One], source))
         pieces = [p for i, one in enumerate(given) for p in self._pieces(cast(One, one), i, hints)]
         if not any(piece.names for piece in pieces):
@@ -238,9 +241,7 @@ class Reader:
         elif isinstance(one, Networks):
             yield self._checked(one, [f"network {position + i}" for i in range(len(one))], one)
         else:
-            raise ScaleGMNError(
-                f"networks: expected a module, a state dict, a path, a zoo or Networks, got {type(one).__name__}"
-            )
+            raise _strange(one)
 
     def _zoo(self, zoo: Zoo, split: str | None) -> Piece:
         rows, names = torch.arange(len(zoo)) if split is None else zoo.split(split), zoo.names()
@@ -300,12 +301,14 @@ class Reader:
             return _only([k for k in told if _fits(k, state)] or told[:1], hints), None
         remembered = [k for k in self.layouts if k.prefix.startswith(hints.prefix) and _fits(k, state)]
         if remembered:
-            return _only(remembered, hints), None
+            layout = _only(remembered, hints)
+            return layout, None if hints.activation or not _bare(state, layout) else _hidden(layout)
         return self._by_shapes(state, hints)
 
     def _by_shapes(self, state: Mapping[str, Tensor], hints: Hints) -> tuple[Layout, str | None]:
         """A file that nothing is known about: an architecture of the model, perhaps with other sizes, fits in order."""
         part = part_of(state, hints.prefix) if hints.prefix else state
+        part = keep_kind(part, computed(part))
         known = self.model.architectures
         sized = [found for k in known if (found := resized(part, k)) is not None]
         candidates = [a for a in known if a in sized] or [a for a in sized if self.model.reads(a) is None] or sized
@@ -315,15 +318,20 @@ class Reader:
         layers = layout.architecture.layers
         if isinstance(state, Unordered):
             check_order(layout, circular=layout.architecture not in known and layers[0].size == layers[-1].size)
-        hidden = dict.fromkeys(str(layer.activation) for layer in layers[1:-1])
-        return layout, None if hints.activation else ", ".join(hidden) or None
+        return layout, None if hints.activation else _hidden(layout)
+
+
+def _strange(given: object) -> ScaleGMNError:
+    """The complaint about something that holds no networks."""
+    kind = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    return ScaleGMNError(f"networks: expected a module, a state dict, a path, a zoo or Networks, got {kind}")
 
 
 def expand(path: str | Path) -> list[Path | Zoo]:
     """The files and zoos that a path names: a file, a zoo, a folder of checkpoints, or a pattern.
 
     Arguments:
-        path: In a folder, files that are no checkpoints by their content are passed over.
+        path: In a folder, files whose content is not a checkpoint are skipped.
     """
     path = Path(path)
     if not path.exists() and glob.has_magic(str(path)):
@@ -345,6 +353,19 @@ def _fits(layout: Layout, state: Mapping[str, Tensor]) -> bool:
     return layout.complain({k: tuple(t.shape) for k, t in unwrapped(state, layout).items()}) is None
 
 
+def _bare(state: Mapping[str, Tensor], layout: Layout) -> bool:
+    """Whether shapes are all that a file tells: no statistics, no layers but those that have weights."""
+    try:
+        return resized(layout.part(unwrapped(state, layout))[0], layout.architecture) is not None
+    except ScaleGMNError:
+        return False
+
+
+def _hidden(layout: Layout) -> str | None:
+    """The activations of the hidden layers."""
+    return ", ".join(dict.fromkeys(str(layer.activation) for layer in layout.architecture.layers[1:-1])) or None
+
+
 def _only(layouts: Sequence[Layout], hints: Hints) -> Layout:
     """The layout that is left when the activation is taken into account; complain about none or several."""
     wanted = hints.activation
@@ -355,7 +376,9 @@ def _only(layouts: Sequence[Layout], hints: Hints) -> Layout:
         raise ScaleGMNError(f"activation: this model was built for {', '.join(known)}; got {wanted!r}")
     if len(found) > 1:
         several = "; ".join(map(str, found)) if len(set(map(str, found))) > 1 else found[0].beside(found[1])
-        raise ScaleGMNError(f"fits several architectures of this model ({several}); say which activation it has")
+        raise ScaleGMNError(
+            f"fits several architectures of this model ({several}); say which activation it has (--activation)"
+        )
     return kept[0]
 
 

@@ -42,6 +42,8 @@ def train(
     `scalegmn.train(zoo="zoos/digits", task="classification", model="scalegmn", training={"epochs": 10})`
     """
     read = read_recipe(recipe) if isinstance(recipe, str | Path) else recipe
+    if read is not None and not isinstance(read, Recipe):
+        raise ScaleGMNError(f"train: expected a recipe, its file or its name, got {type(recipe).__name__}")
     table: dict[str, Any] = {} if read is None else read.to_dict()
     path = zoo.path if isinstance(zoo, Zoo) else zoo
     changes = {"zoo": None if path is None else str(path), "task": task, "model": model}

@@ -41,6 +41,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Trained:
     >>> load("mnist").task.name
     'classification'
     """
+    if not isinstance(path, str | Path):
+        raise ScaleGMNError(f"run: expected the path of a run directory, got {type(path).__name__}")
     path = find_model(path)
     if not (path / WEIGHTS).is_file():
         raise ScaleGMNError(f"run: {path} holds no {WEIGHTS} yet; train at least to the first validation")

@@ -154,7 +154,8 @@ _SAMPLE = 32
 class Editor(Metanetwork):
     r"""New networks from old: \(\theta' = \theta + \gamma u f(\theta)\), gamma learned per tensor of parameters.
 
-    The constants u, taken from training networks, make the first edits small: a share gamma of every tensor's size.
+    The constants u, taken from training networks, make the first edits small: a share gamma of every tensor's size. A
+    trunk that says so (ScaleGMN in the paper's form) has one gamma for all tensors, and u = 1.
     With `copies=k` it predicts k parameter sets for every network; their outputs are averaged (`render`). Paper, A.4.3;
     several copies are the output capacity expansion of later work.
 
@@ -177,7 +178,8 @@ class Editor(Metanetwork):
         if not isinstance(trunk, EditingTrunk):
             raise ScaleGMNError(f"model: {trunk.method.name!r} has no equivariant head, so it cannot edit")
         self.spec = EditorSpec(copies, gamma)
-        segments = max(len(a.segments) for a in self.architectures)
+        self.measured = trunk.edits_in_units
+        segments = max(len(a.segments) for a in self.architectures) if self.measured else 1
         self.gamma = nn.Parameter(torch.full((segments,), self.spec.gamma))
         self.register_buffer("unit", torch.ones(segments))
         self.write = trunk.writing(copies)
@@ -195,6 +197,8 @@ class Editor(Metanetwork):
     def prepare(self, training: Sequence[Networks]) -> None:
         """Prepare the trunk and take the units in which edits are measured; constants commute with all symmetries."""
         self.trunk.prepare(training)
+        if not self.measured:
+            return
         found: dict[int, list[Tensor]] = {}
         for networks in training:
             sample = networks[:_SAMPLE]
@@ -216,7 +220,8 @@ class Editor(Metanetwork):
         """New networks; with copies > 1, the copies of network i are at i * copies, ..."""
         direction = self.direction(networks)
         sizes = torch.tensor([s.size for s in networks.architecture.segments], device=networks.device)
-        gamma = (self.gamma * self.unit)[: len(sizes)].repeat_interleave(sizes)
+        steps = self.gamma * self.unit
+        gamma = steps[: len(sizes)].repeat_interleave(sizes) if self.measured else steps
         edited = networks.parameters[:, None] + gamma * direction
         if self.copies == 1:
             return networks.replace(edited[:, 0])

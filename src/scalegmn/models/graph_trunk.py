@@ -113,9 +113,9 @@ class GraphWriter(nn.Module):
         super().__init__()
         self.copies = copies
         self.kernels = largest_kernels(architectures)
-        self.edge_maps = nn.ModuleDict({
-            name: _two_layers(edges, copies * math.prod(shape)) for name, shape in self.kernels.items()
-        })
+        self.edge_maps = nn.ModuleDict(
+            {name: _two_layers(edges, copies * math.prod(shape)) for name, shape in self.kernels.items()}
+        )
         self.node_map = _two_layers(nodes, copies)
         self.slope_map = _two_layers(nodes, copies)
 

@@ -15,7 +15,7 @@ from .trunk import EditingTrunk, Trunk
 
 @dataclass(frozen=True)
 class Method:
-    """Card and builder in one: called with architectures it gives the trunk, with outputs too a classifier.
+    """What a method is, and its builder: called with architectures it gives a trunk, with `outputs` too a classifier.
 
     Arguments:
         name: As recipes call it.

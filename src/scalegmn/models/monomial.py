@@ -20,7 +20,7 @@ from ..core.groups import Group, PositiveScale, Sign
 from ..core.networks import Networks
 from ..core.spec import Count, Number
 from ..errors import ScaleGMNError
-from ..nn.scale import unit
+from ..nn.invariant import unit
 from .method import Method
 from .nfn import nfn_block
 from .normalise import NormalisedSpec

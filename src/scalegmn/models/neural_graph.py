@@ -150,16 +150,16 @@ class NeuralGraph(nn.Module):
         nodes, frequencies, sigma = spec.width, spec.frequencies, spec.sigma
         self.kernels = largest_kernels(architectures)
         directions = 2 if reverse else 1
-        self.edge_encoders = nn.ModuleDict({
-            name: Encoder(math.prod(shape), directions * edges, frequencies=frequencies, sigma=sigma)
-            for name, shape in self.kernels.items()
-        })
+        self.edge_encoders = nn.ModuleDict(
+            {
+                name: Encoder(math.prod(shape), directions * edges, frequencies=frequencies, sigma=sigma)
+                for name, shape in self.kernels.items()
+            }
+        )
         self.slopes = any(layer.activation.learned_slope for a in architectures for layer in a.layers)
         self.node_encoder = Encoder(2 if self.slopes else 1, nodes, frequencies=frequencies, sigma=sigma)
         self.node_map = nn.Linear(nodes, nodes)
-        self.probed = (
-            ProbedNodes(architectures, spec.probes, nodes, image=spec.probe_image) if spec.probes else None
-        )
+        self.probed = ProbedNodes(architectures, spec.probes, nodes, image=spec.probe_image) if spec.probes else None
         self.input_positions = nn.Parameter(torch.randn(max(a.layers[0].size for a in architectures), nodes))
         self.output_positions = nn.Parameter(torch.randn(max(a.layers[-1].size for a in architectures), nodes))
         self.hidden_positions = nn.Parameter(torch.randn(max(len(a.layers) for a in architectures) - 2, nodes))

@@ -126,9 +126,7 @@ class NGTWriter(nn.Module):
         ends = list(accumulate(sizes))
         neurons = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         edges = [e[:, neurons[c.target], neurons[c.source]] for c in a.connections]
-        edges = [
-            b if c.dense else b.diagonal(dim1=1, dim2=2).mT for b, c in zip(edges, a.connections, strict=True)
-        ]
+        edges = [b if c.dense else b.diagonal(dim1=1, dim2=2).mT for b, c in zip(edges, a.connections, strict=True)]
         return self.writer.values(a, dict(enumerate(x.split(sizes, dim=1))), edges)
 
 

@@ -222,9 +222,7 @@ class PNA(nn.Module):
 
     def __init__(self, architectures: Sequence[Architecture], *, width: int, layers: int, dropout: float) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            PNALayer(width, dropout=dropout, last=k == layers - 1) for k in range(layers)
-        )
+        self.layers = nn.ModuleList(PNALayer(width, dropout=dropout, last=k == layers - 1) for k in range(layers))
         logs = [
             math.log(d + 1)
             for a in architectures

@@ -24,9 +24,7 @@ def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
 
 
 def _mlp(inputs: int, hidden: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(
-        linear(inputs, hidden, bias=False), nn.GELU(), linear(hidden, inputs), nn.Dropout(dropout)
-    )
+    return nn.Sequential(linear(inputs, hidden, bias=False), nn.GELU(), linear(hidden, inputs), nn.Dropout(dropout))
 
 
 class RelationalAttention(nn.Module):

@@ -64,6 +64,7 @@ class ScaleGMNTrunk(EditingTrunk):
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: ScaleGMNSpec) -> None:
         super().__init__(method, architectures, spec)
+        self.edits_in_units = spec.form == "ours"
         self.body = self._passing(last_edges=False)
         self.writes = False
 
@@ -87,7 +88,8 @@ class ScaleGMNTrunk(EditingTrunk):
 
     def reads(self, architecture: Architecture) -> str | None:
         """Widths, depths and kernels within what was built are read, also if they were never seen."""
-        return unreadable(architecture, self.architectures, self._symmetry, probes=self.spec.probes > 0)
+        reason = unreadable(architecture, self.architectures, self._symmetry, probes=self.spec.probes > 0)
+        return reason or self.body.form.complaint(self._symmetry(architecture))
 
     def forward(self, networks: Networks) -> States:
         """States that are computed as they are asked for."""

@@ -1,9 +1,9 @@
-"""Trunks: what a method makes of networks before anybody asks for something."""
+"""Trunks: what a method computes from networks, before a head turns it into an answer."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -61,6 +61,13 @@ class Trunk(nn.Module, ABC):
         super().__init__()
         if isinstance(architectures, Architecture):
             raise ScaleGMNError(f"architectures: expected a list of them, got one, {architectures}; put it in a list")
+        given = architectures if isinstance(architectures, Iterable) else [architectures]
+        other = next((a for a in given if not isinstance(a, Architecture)), None)
+        if other is not None:
+            raise ScaleGMNError(
+                f"architectures: expected a list of Architecture, got {type(other).__name__}; "
+                "Networks.from_modules([module]).architecture makes one of a module"
+            )
         if not architectures:
             raise ScaleGMNError("architectures: expected at least one, got none")
         strange = None if self.reads_blocks else next((a for a in architectures if not a.plain), None)
@@ -97,7 +104,7 @@ class Trunk(nn.Module, ABC):
         self.measure(training)
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Take what else the trunk wants to know of training networks; most want nothing."""
+        """Measure what else the trunk needs from training networks; most need nothing."""
 
     def reads(self, architecture: Architecture) -> str | None:
         """Why networks of an architecture cannot be read; None where they can, also if it is not in the list."""
@@ -126,6 +133,9 @@ class Trunk(nn.Module, ABC):
 
 class EditingTrunk(Trunk, ABC):
     """A trunk whose states become a value for every parameter, so that it can feed an `Editor`."""
+
+    # Whether edits have a step size for every tensor of parameters, in units of typical values.
+    edits_in_units = True
 
     @abstractmethod
     def writing(self, copies: int) -> nn.Module:

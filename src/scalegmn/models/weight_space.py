@@ -57,9 +57,7 @@ class Features:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Features:
         """Apply a function to every tensor."""
-        return Features(
-            tuple(map(function, self.edges)), tuple(map(function, self.vertices)), function(self.constants)
-        )
+        return Features(tuple(map(function, self.edges)), tuple(map(function, self.vertices)), function(self.constants))
 
 
 @dataclass(frozen=True)
@@ -246,9 +244,7 @@ class EquivariantLinear(nn.Module):
         """Features with `inputs` channels to features with `outputs` channels."""
         into = [reduce(e, 2, self.reduction) for e in x.edges]
         out_of = [reduce(e, 1, self.reduction) for e in x.edges]
-        total = torch.cat(
-            [x.constants, *(reduce(v, 1, self.reduction) for v in (*x.vertices, *into))], dim=-1
-        )
+        total = torch.cat([x.constants, *(reduce(v, 1, self.reduction) for v in (*x.vertices, *into))], dim=-1)
         edges_count, layers = len(x.edges), len(x.vertices)
         everywhere = self.everywhere(total).split(self.total_split, -1)
         parts = []

@@ -8,31 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.architecture import Architecture, Sum
+from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..errors import ScaleGMNError
 from ..native.formula import Edge
-from .encoding import DualInit, Init, Positions, reciprocal
-from .layers import DualLayer, ForwardLayer, GraphLayer, Iteration, ReciprocalLayer, SharedLayer, Style
+from .encoding import Positions, reciprocal
+from .forms import FORMS
+from .layers import Iteration, PassingLayer
 from .probes import Probes
-from .spec import Backward, Flow, PassingSpec
+from .spec import Flow, PassingSpec
 from .states import Given, States, kept
-from .symmetry import Symmetry, edge_groups, vertex_groups
+from .symmetry import Symmetry
 from .wires import wire
-
-_LAYERS: dict[Flow, type[GraphLayer]] = {
-    "none": ForwardLayer,
-    "shared": SharedLayer,
-    "reciprocal": ReciprocalLayer,
-    "dual": DualLayer,
-}
-
-
-def resolve(backward: Backward, symmetries: Sequence[Symmetry]) -> Flow:
-    """`auto` is the paper's form where all groups are signs, the dual stream wherever a group has scales."""
-    if backward != "auto":
-        return backward
-    return "dual" if any(g.scales for g in vertex_groups(symmetries)) else "shared"
 
 
 class MessagePassing(nn.Module):
@@ -61,55 +47,27 @@ class MessagePassing(nn.Module):
         self.symmetries = {a: symmetry(a) for a in architectures}
         self.symmetry = symmetry
         symmetries = list(self.symmetries.values())
-        flow = resolve(spec.backward, symmetries)
-        _check(symmetries, flow)
-        width, sign, dropout = spec.width, spec.sign, spec.dropout
-        self.width, self.skip, self.backward = width, spec.skip, flow
-        self.style = Style(
-            vertex_groups(symmetries),
-            edge_groups(symmetries),
-            width,
-            positions=width if spec.positions_everywhere else 0,
-            gate=spec.gate,
-            sign=sign,
-            aggregate=spec.aggregate,
-            dropout=dropout,
-            skip=spec.skip,
-            checkpointing=spec.checkpointing,
-        )
-        self.positions = Positions(architectures, width)
+        form = FORMS[spec.form](spec, symmetries)
+        self.form, self.width, self.skip, self.backward = form, spec.width, spec.skip, form.flow
+        self.style = form.style
+        self.positions = Positions(architectures, spec.width)
         self.probes = Probes(architectures, probes, image=tuple(probe_image)) if probes else None
-        groups = self.style.vertex_groups
-        self.init = Init(
-            architectures,
-            groups,
-            width,
-            features=2 * probes if flow == "shared" else probes,
-            positions=width,
-            edge_positions=spec.edge_positions,
-            sign=sign,
-            dropout=dropout,
-        )
-        self.dual_init = (
-            DualInit(groups, width, features=probes, positions=width, sign=sign, dropout=dropout)
-            if flow == "dual"
-            else None
-        )
-        layer = _LAYERS[flow]
+        self.init = form.init(architectures, 2 * probes if form.flow == "shared" else probes)
+        self.dual_init = form.dual_init(probes)
         self.layers = nn.ModuleList(
-            layer(self.style, edges=edges) for edges in [spec.edge_updates] * (spec.layers - 1) + [last_edges]
+            form.layer(edges=edges) for edges in [spec.edge_updates] * (spec.layers - 1) + [last_edges]
         )
-        self._compiled: Callable[[GraphLayer, Given], Given] | None = None
+        self._compiled: Callable[[PassingLayer, Given], Given] | None = None
 
     def extra_repr(self) -> str:
         groups = ", ".join(map(str, self.style.vertex_groups))
         return f"depth: {len(self.layers)}, width: {self.width}, backward: {self.backward}, groups: {groups}"
 
     def forward(self, networks: Networks) -> States:
-        """The states after T iterations, which are computed as they are asked for."""
+        """The states after T iterations, each computed when it is asked for."""
         states: States = Start(self, networks)
         for layer in self.layers:
-            assert isinstance(layer, GraphLayer)
+            assert isinstance(layer, PassingLayer)
             if self._compiled is None:
                 states = Iteration(layer, states)
             else:
@@ -148,7 +106,9 @@ class Start(States):
             self.features = body.probes.responses(networks)
         answers = self.features[-1] if self.features else None
         symmetry = body.symmetries.get(networks.architecture) or body.symmetry(networks.architecture)
-        super().__init__(symmetry, body.positions(networks.architecture), answers)
+        edges = body.init.edge_positions
+        of_edges = [] if edges is None else [edges(symmetry, c) for c in range(len(symmetry.architecture.connections))]
+        super().__init__(symmetry, body.positions(networks.architecture), answers, of_edges)
         if body.probes is not None and body.backward == "shared":
             # For signs 1/q = q: gradients are vertex features as well.
             self.features = [torch.cat([f, g], -1) for f, g in zip(self.features, self.gradients, strict=True)]
@@ -176,15 +136,17 @@ class Start(States):
     @kept
     def r(self, connection: int) -> Edge:
         init = self.body.init
-        return init.encode_edge(self.symmetry, connection, reciprocal(init.kernels(self.networks, connection)))
+        w = init.kernels(self.networks, connection)
+        inverted = self.body.form.inverts(self.symmetry, connection)
+        return init.encode_edge(self.symmetry, connection, reciprocal(w) if inverted else w)
 
 
-def _iterate(layer: GraphLayer, old: Given) -> Given:
+def _iterate(layer: PassingLayer, old: Given) -> Given:
     """Every state after one iteration."""
     new = Iteration(layer, old)
     x, d, e, r = old.parts
     parts = {i: new.x(i) for i in x}, {i: new.d(i) for i in d}, {c: new.e(c) for c in e}, {c: new.r(c) for c in r}
-    return Given(old.symmetry, old.positions, parts, old.answers)
+    return Given(old.symmetry, old.positions, parts, old.answers, old.edge_positions)
 
 
 def _dense(states: States, flow: Flow) -> Given:
@@ -196,7 +158,7 @@ def _dense(states: States, flow: Flow) -> Given:
         {c: Edge(_marked(states.e(c).dense())) for c in connections},
         {c: Edge(_marked(states.r(c).dense())) for c in connections if flow == "reciprocal"},
     )
-    return Given(states.symmetry, states.positions, parts, states.answers)
+    return Given(states.symmetry, states.positions, parts, states.answers, states.edge_positions)
 
 
 def _marked(x: Tensor) -> Tensor:
@@ -204,21 +166,3 @@ def _marked(x: Tensor) -> Tensor:
     if x.shape[0] > 1:
         torch._dynamo.maybe_mark_dynamic(x, 0)
     return x
-
-
-def _check(symmetries: Sequence[Symmetry], backward: Flow) -> None:
-    for s in symmetries:
-        if backward == "shared" and any(g.scales for g in s.groups):
-            raise ScaleGMNError(
-                f"backward: 'shared' is equivariant for signs only, but {s.architecture} has scales; use 'dual'"
-            )
-        if backward == "reciprocal" and not all(isinstance(layer.combine, Sum) for layer in s.architecture.layers):
-            raise ScaleGMNError(
-                f"backward: 'reciprocal' reads layers that add, but {s.architecture} multiplies; use 'dual'"
-            )
-        lifted = any(not s.phis[i].is_identity for i in range(len(s.phis)) if s.is_hidden(i))
-        if backward == "reciprocal" and lifted:
-            raise ScaleGMNError(
-                f"backward: 'reciprocal' needs sigma(a x) = a sigma(x), but {s.architecture} has another phi; "
-                "use 'dual'"
-            )

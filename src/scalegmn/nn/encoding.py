@@ -3,6 +3,7 @@ r"""From networks to the first states: initialisation and positional encodings (
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -17,9 +18,8 @@ from ..core.networks import Networks
 from ..core.wiring import spans
 from ..native.formula import Edge
 from .kernels import apart, crop_kernel, kernel_shape, largest
-from .mlp import MLP
-from .scale import ScaleEquivariant, start_linear
-from .spec import SignRule
+from .nets import Nets
+from .scale import start_linear
 from .symmetry import Symmetry
 
 
@@ -150,19 +150,18 @@ def typical(values: Tensor) -> Tensor:
     return size.masked_fill(size == 0, 1)
 
 
-class Init(nn.Module):
-    r"""\(\mathrm{INIT}_V(b, p) = \mathsf{AugScaleEq}(b, p)\) and \(\mathrm{INIT}_E(w) = \Gamma_E w\).
-
-    With edge positions, \(\mathrm{INIT}_E(w, p) = \Gamma_E w \odot (1 + p)\). Input and output neurons have MLPs.
+class FirstStates(nn.Module, ABC):
+    r"""\(\mathrm{INIT}_V(b, p) = \mathsf{AugScaleEq}(b, p)\), MLPs for input and output neurons; and the first edges.
 
     Arguments:
         architectures: Sizes come from these.
         groups: Groups of hidden neurons.
         width: Of the states.
+        nets: What all nets have in common.
         features: Vertex features beside the bias.
         positions: Width of the vertex encodings.
         edge_positions: Whether edges are encoded.
-        sign, dropout: As in `ScaleInvariant`.
+        linear: Whether edges begin as a linear map of weights.
     """
 
     bias_gain: Tensor
@@ -172,23 +171,32 @@ class Init(nn.Module):
         architectures: Sequence[Architecture],
         groups: tuple[Group, ...],
         width: int,
+        nets: Nets,
         *,
         features: int,
         positions: int,
         edge_positions: bool,
-        sign: SignRule,
-        dropout: float,
+        linear: bool = True,
     ) -> None:
         super().__init__()
         self.kernels = Kernels(architectures)
         inputs = 1 + features
-        self.vertex = ScaleEquivariant(groups, inputs, width, contexts=[positions], sign=sign, dropout=dropout)
-        self.input = MLP(inputs + positions, width, dropout=dropout)
-        self.output = MLP(inputs + positions, width, dropout=dropout)
-        self.edge = nn.Linear(self.kernels.size, width, bias=False)
-        start_linear(self.edge)
+        self.vertex = nets.equivariant(groups, inputs, width, contexts=[positions])
+        self.input = nets.mlp(inputs + positions, width)
+        self.output = nets.mlp(inputs + positions, width)
+        self.edge = nn.Linear(self.kernels.size, width, bias=False) if linear else None
+        if self.edge is not None:
+            start_linear(self.edge)
         self.edge_positions = EdgePositions(architectures, width) if edge_positions else None
         self.register_buffer("bias_gain", torch.ones(max(len(a.layers) for a in architectures)))
+
+    @abstractmethod
+    def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
+        """The first states of the edges of one connection, from weights (B, n_t, n_s, K)."""
+
+    @abstractmethod
+    def measure(self, training: Sequence[Networks]) -> None:
+        """Take constants of size from training networks."""
 
     def encode_vertex(
         self, networks: Networks, symmetry: Symmetry, layer: int, position: Tensor, features: Sequence[Tensor]
@@ -216,15 +224,15 @@ class Init(nn.Module):
             y = mlp(torch.cat([x, position.expand(*x.shape[:-1], -1)], -1))
         return y
 
-    def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
-        """The first states of the edges of one connection, from weights (B, n_t, n_s, K)."""
+    def project(self, symmetry: Symmetry, connection: int, w: Tensor, factor: Tensor | None = None) -> Edge:
+        """Gamma_E w on the edges of one connection, times a factor that broadcasts against (n_t, n_s, h)."""
+        assert self.edge is not None
         # The rows of the map that zeros would meet are left out instead.
         matrix = self.edge.weight
         if w.shape[-1] != self.kernels.size:
             matrix = matrix[:, self.kernels.columns(symmetry.architecture.connections[connection])]
-        factor = None if self.edge_positions is None else 1 + self.edge_positions(symmetry, connection)
         if symmetry.everywhere(connection) and w.shape[-1] == 1 and not w.requires_grad:
-            # A weight times a vector, which the encodings make one of the sources or of the targets.
+            # A weight times a vector, which the factor makes one of the sources or of the targets.
             if factor is None:
                 return Edge(matrix.T, w.squeeze(-1))
             if factor.shape[0] == 1 or factor.shape[1] == 1:
@@ -233,6 +241,18 @@ class Init(nn.Module):
                 return Edge(x if len(x) == 1 else x.unsqueeze(0), w.squeeze(-1), by_target=by_target)
         e = F.linear(w, matrix)
         return Edge(e if factor is None else e * factor)
+
+
+class Init(FirstStates):
+    r"""The first states in our form: \(\mathrm{INIT}_E(w) = \Gamma_E w\).
+
+    With edge positions, \(\mathrm{INIT}_E(w, p) = \Gamma_E w \odot (1 + p)\). Weights and biases come in units of
+    typical ones.
+    """
+
+    def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
+        factor = None if self.edge_positions is None else 1 + self.edge_positions(symmetry, connection)
+        return self.project(symmetry, connection, w, factor)
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:
@@ -255,20 +275,14 @@ class DualInit(nn.Module):
         width: Of the states.
         features: Number of gradients per neuron.
         positions: Width of the vertex encodings.
-        sign, dropout: As in `ScaleInvariant`.
+        nets: What all nets have in common.
     """
 
-    def __init__(
-        self, groups: tuple[Group, ...], width: int, *, features: int, positions: int, sign: SignRule, dropout: float
-    ) -> None:
+    def __init__(self, groups: tuple[Group, ...], width: int, nets: Nets, *, features: int, positions: int) -> None:
         super().__init__()
-        self.vertex = (
-            ScaleEquivariant(groups, features, width, contexts=[positions], sign=sign, dropout=dropout)
-            if features
-            else None
-        )
-        self.input = MLP(features + positions, width, dropout=dropout)
-        self.output = MLP(features + positions, width, dropout=dropout)
+        self.vertex = nets.equivariant(groups, features, width, contexts=[positions]) if features else None
+        self.input = nets.mlp(features + positions, width)
+        self.output = nets.mlp(features + positions, width)
 
     def forward(
         self, symmetry: Symmetry, layer: int, x: Tensor, position: Tensor, features: Sequence[Tensor]

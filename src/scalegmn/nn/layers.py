@@ -1,4 +1,4 @@
-r"""One iteration of message passing, in four flows (paper, section 5 and A.2).
+r"""One iteration of message passing; in our form, four flows (paper, section 5 and A.2).
 
 `ForwardLayer` sends messages along the connections. `SharedLayer` also sends them back along the same edges, which is
 legal for signs, where 1/q = q. `ReciprocalLayer` sends them back along edges that start from 1/w, as the paper does for
@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..core.architecture import Attention
 from ..core.groups import Group
 from ..native.formula import SOURCE, Edge
 from ..native.net import recomputing
+from .invariant import Kind, ScaleInvariant, sum_of
 from .message import EdgeUpdate, Message, Update, VertexInvariant
-from .scale import sum_of
+from .nets import Nets
 from .spec import Aggregate, SignRule
 from .states import States, kept
 from .symmetry import Way
@@ -42,6 +44,9 @@ class Style:
         dropout: In all MLPs.
         skip: Whether new states are added to old ones.
         checkpointing: Whether the backward pass computes messages and updates again.
+        state_dropout: On vertex states after every iteration.
+        depth: Of scale equivariant nets.
+        kind: The class of invariant nets.
     """
 
     vertex_groups: tuple[Group, ...]
@@ -54,6 +59,14 @@ class Style:
     dropout: float = 0.0
     skip: bool = False
     checkpointing: bool = False
+    state_dropout: float = 0.0
+    depth: int = 1
+    kind: Kind = ScaleInvariant
+
+    @property
+    def nets(self) -> Nets:
+        """What all nets have in common."""
+        return Nets(self.sign, self.dropout, self.depth, self.kind)
 
     @property
     def along_vertex(self) -> list[int]:
@@ -67,52 +80,27 @@ class Style:
 
     def message(self) -> Message:
         """A message function."""
-        return Message(
-            self.vertex_groups,
-            self.width,
-            contexts=self.along_edge,
-            hidden=self.gate,
-            sign=self.sign,
-            dropout=self.dropout,
-        )
+        return Message(self.vertex_groups, self.width, self.nets, contexts=self.along_edge, hidden=self.gate)
 
     def edge_update(self, *, outer: bool = False) -> EdgeUpdate:
         """An edge update."""
         return EdgeUpdate(
-            self.edge_groups,
-            self.width,
-            contexts=self.along_edge,
-            outer=outer,
-            hidden=self.gate,
-            sign=self.sign,
-            dropout=self.dropout,
+            self.edge_groups, self.width, self.nets, contexts=self.along_edge, outer=outer, hidden=self.gate
         )
 
 
-class GraphLayer(nn.Module, ABC):
-    """The functions of one iteration: new states from old ones.
+class PassingLayer(nn.Module, ABC):
+    """The functions of one iteration: new states from old ones. Flows that lack a kind of state refuse it.
 
     Arguments:
         style: What all layers share.
         edges: Whether edges are updated.
     """
 
-    messages = 1
-    duals = False
-    outer = False
-
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__()
         self.style = style
-        self.message = style.message()
-        self.update = self._update(self.messages)
         self.edges = edges
-        if edges:
-            w, (states, products) = style.width, self._widths()
-            self.invariant = VertexInvariant(
-                style.vertex_groups, states, w, contexts=products, sign=style.sign, dropout=style.dropout
-            )
-            self.edge_update = style.edge_update(outer=self.outer)
 
     @abstractmethod
     def x(self, old: States, layer: int) -> Tensor:
@@ -122,13 +110,64 @@ class GraphLayer(nn.Module, ABC):
         """New dual states of one layer (B, n, h)."""
         raise NotImplementedError(f"{type(self).__name__} has no dual states")
 
+    @abstractmethod
     def e(self, step: Iteration, connection: int) -> Edge:
-        """New states of the edges of one connection, the old ones added."""
-        return self._edge(step, connection, step.old.e(connection), self.edge_update if self.edges else None)
+        """New states of the edges of one connection, the old ones added where the form says so."""
 
     def r(self, step: Iteration, connection: int) -> Edge:
         """New reciprocal states of these edges."""
         raise NotImplementedError(f"{type(self).__name__} has no reciprocal edges")
+
+    def summary(self, old: States, layer: int) -> Tensor:
+        """An invariant vector of every old vertex (B, n, h), for the edges."""
+        raise NotImplementedError(f"{type(self).__name__} has no summaries of vertices")
+
+    def _run(self, function: nn.Module, *arguments: object) -> Any:
+        if not self.style.checkpointing:
+            return function(*arguments)
+        with recomputing():
+            return function(*arguments)
+
+    def _updated(
+        self,
+        update: Update,
+        old: States,
+        layer: int,
+        states: Sequence[Tensor],
+        products: Sequence[Tensor] = (),
+        companions: Sequence[Tensor] = (),
+    ) -> Tensor:
+        contexts = [old.positions[layer], *products] if self.style.positions else products
+        x: Tensor = self._run(update, old.symmetry, layer, states, contexts, companions)
+        return x
+
+
+class GraphLayer(PassingLayer):
+    """One iteration in our form.
+
+    Arguments:
+        style, edges: As in `PassingLayer`.
+    """
+
+    messages = 1
+    duals = False
+    outer = False
+
+    def __init__(self, style: Style, *, edges: bool) -> None:
+        super().__init__(style, edges=edges)
+        self.message = style.message()
+        self.update = self._update(self.messages)
+        if edges:
+            states, products = self._widths()
+            self.invariant = VertexInvariant(style.vertex_groups, states, style.width, style.nets, contexts=products)
+            self.edge_update = style.edge_update(outer=self.outer)
+
+    def e(self, step: Iteration, connection: int) -> Edge:
+        return self._edge(step, connection, step.old.e(connection), self.edge_update if self.edges else None)
+
+    def summary(self, old: States, layer: int) -> Tensor:
+        y: Tensor = self.invariant(old.symmetry, layer, *self.vertex(old, layer))
+        return y
 
     def vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         """The states of a vertex and the invariants that go with them."""
@@ -174,29 +213,10 @@ class GraphLayer(nn.Module, ABC):
         c = symmetry.architecture.connections[connection]
         inverse = self.inverse(step.old, c.source)
         outer = None if inverse is None else (step.old.x(c.target), inverse)
-        invariants = step.invariant(c.target), step.invariant(c.source)
+        invariants = step.summary(c.target), step.summary(c.source)
         along = self._along_edge(step, connection)
         new: Edge = self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
         return new
-
-    def _updated(
-        self,
-        update: Update,
-        old: States,
-        layer: int,
-        states: Sequence[Tensor],
-        products: Sequence[Tensor] = (),
-        companions: Sequence[Tensor] = (),
-    ) -> Tensor:
-        contexts = [old.positions[layer], *products] if self.style.positions else products
-        x: Tensor = self._run(update, old.symmetry, layer, states, contexts, companions)
-        return x
-
-    def _run(self, function: nn.Module, *arguments: object) -> Any:
-        if not self.style.checkpointing:
-            return function(*arguments)
-        with recomputing():
-            return function(*arguments)
 
     def _widths(self) -> tuple[list[int], list[int]]:
         """Of what `vertex` gives."""
@@ -208,11 +228,10 @@ class GraphLayer(nn.Module, ABC):
         return Update(
             self.style.vertex_groups,
             self.style.width,
+            self.style.nets,
             messages=messages,
             contexts=[*self.style.along_vertex, *products],
             companions=companions,
-            sign=self.style.sign,
-            dropout=self.style.dropout,
         )
 
     def _along_edge(self, old: States, connection: int) -> list[Tensor]:
@@ -234,20 +253,20 @@ class Iteration(States):
         old: The states before.
     """
 
-    def __init__(self, layer: GraphLayer, old: States) -> None:
-        super().__init__(old.symmetry, old.positions, old.answers)
+    def __init__(self, layer: PassingLayer, old: States) -> None:
+        super().__init__(old.symmetry, old.positions, old.answers, old.edge_positions)
         self.layer = layer
         self.old = old
 
     @kept
     def x(self, layer: int) -> Tensor:
         new = self.layer.x(self.old, layer)
-        return self.old.x(layer) + new if self.layer.style.skip else new
+        return self._dropped(self.old.x(layer) + new if self.layer.style.skip else new)
 
     @kept
     def d(self, layer: int) -> Tensor:
         new = self.layer.d(self.old, layer)
-        return self.old.d(layer) + new if self.layer.style.skip else new
+        return self._dropped(self.old.d(layer) + new if self.layer.style.skip else new)
 
     @kept
     def e(self, connection: int) -> Edge:
@@ -259,10 +278,13 @@ class Iteration(States):
         return self.layer.r(self, connection)
 
     @kept
-    def invariant(self, layer: int) -> Tensor:
+    def summary(self, layer: int) -> Tensor:
         """An invariant vector (B, n, h) of every old vertex, for the edges."""
-        y: Tensor = self.layer.invariant(self.symmetry, layer, *self.layer.vertex(self.old, layer))
-        return y
+        return self.layer.summary(self.old, layer)
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        rate = self.layer.style.state_dropout
+        return F.dropout(x, rate) if rate and self.layer.training else x
 
 
 class ForwardLayer(GraphLayer):

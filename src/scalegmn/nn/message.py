@@ -7,15 +7,16 @@ no symmetry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from ..core.groups import Group
 from ..native.formula import Edge
-from .mlp import MLP
-from .scale import Product, RescaleEquivariant, ScaleEquivariant, ScaleInvariants, start_at_one, start_linear
-from .spec import SignRule
+from .invariant import Product
+from .nets import Nets
+from .scale import RescaleEquivariant, start_at_one, start_linear
 from .symmetry import Symmetry, Way
 
 
@@ -29,25 +30,23 @@ class Message(nn.Module):
         groups: Groups of the receivers.
         width: Of all states.
         contexts: Widths of positional encodings.
-        hidden, sign, dropout: As in `ScaleInvariant`.
+        hidden: As in `ScaleInvariant`.
+        nets: What all nets have in common.
     """
 
     def __init__(
         self,
         groups: Iterable[Group],
         width: int,
+        nets: Nets,
         *,
         contexts: Sequence[int],
         hidden: int | None = None,
-        sign: SignRule,
-        dropout: float,
     ) -> None:
         super().__init__()
         self.rescale = RescaleEquivariant(width, width, width)
-        self.hidden = ScaleEquivariant(
-            groups, width, width, contexts=contexts, hidden=hidden, sign=sign, dropout=dropout
-        )
-        self.fixed = MLP(width + sum(contexts), width, dropout=dropout)
+        self.hidden = nets.equivariant(groups, width, width, contexts=contexts, hidden=hidden)
+        self.fixed = nets.mlp(width + sum(contexts), width)
 
     def forward(self, way: Way, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Tensor:
         """The sum of all messages along one connection (B, n, h).
@@ -70,31 +69,28 @@ class Update(nn.Module):
     Arguments:
         groups: Groups of the hidden neurons.
         width: Of all states.
+        nets: What all nets have in common.
         messages: Number of messages that are concatenated with x.
         contexts: Widths of positional encodings and other invariants.
         companions: Widths of further states with the same sign, such as the dual state.
-        sign, dropout: As in `ScaleInvariant`.
     """
 
     def __init__(
         self,
         groups: Iterable[Group],
         width: int,
+        nets: Nets,
         *,
         messages: int,
         contexts: Sequence[int],
         companions: Sequence[int] = (),
-        sign: SignRule,
-        dropout: float,
     ) -> None:
         super().__init__()
         inputs = (1 + messages) * width
-        self.hidden = ScaleEquivariant(
-            groups, inputs, width, contexts=contexts, companions=companions, sign=sign, dropout=dropout
-        )
+        self.hidden = nets.equivariant(groups, inputs, width, contexts=contexts, companions=companions)
         fixed = inputs + sum(contexts) + sum(companions)
-        self.input = MLP(fixed, width, dropout=dropout)
-        self.output = MLP(fixed, width, dropout=dropout)
+        self.input = nets.mlp(fixed, width)
+        self.output = nets.mlp(fixed, width)
 
     def ignore(self, columns: slice) -> None:
         """Begin as if these entries of [x, m] were not there; training brings them in."""
@@ -130,8 +126,8 @@ class VertexInvariant(nn.Module):
         groups: Groups of the hidden neurons.
         states: Widths of the states: x, and d where there is a dual stream.
         width: Of the result.
+        nets: What all nets have in common.
         contexts: Widths of further invariants.
-        sign, dropout: As in `ScaleInvariant`.
     """
 
     def __init__(
@@ -139,16 +135,15 @@ class VertexInvariant(nn.Module):
         groups: Iterable[Group],
         states: Sequence[int],
         width: int,
+        nets: Nets,
         *,
         contexts: Sequence[int] = (),
-        sign: SignRule,
-        dropout: float,
     ) -> None:
         super().__init__()
-        self.hidden = ScaleInvariants(groups, states, width, contexts=contexts, sign=sign, dropout=dropout)
+        self.hidden = nets.invariants(groups, states, width, contexts=contexts)
         inputs = sum(states) + sum(contexts)
-        self.input = MLP(inputs, width, dropout=dropout)
-        self.output = MLP(inputs, width, dropout=dropout)
+        self.input = nets.mlp(inputs, width)
+        self.output = nets.mlp(inputs, width)
 
     def forward(
         self, symmetry: Symmetry, layer: int, states: Sequence[Tensor], contexts: Sequence[Tensor] = ()
@@ -175,26 +170,27 @@ class EdgeUpdate(nn.Module):
         width: Of all states.
         contexts: Widths of positional encodings.
         outer: Whether there are such states.
-        hidden, sign, dropout: As in `ScaleInvariant`.
+        hidden: As in `ScaleInvariant`.
+        nets: What all nets have in common; further layers of theirs see e only.
     """
 
     def __init__(
         self,
         groups: Iterable[Group],
         width: int,
+        nets: Nets,
         *,
         contexts: Sequence[int],
         outer: bool = False,
         hidden: int | None = None,
-        sign: SignRule,
-        dropout: float,
     ) -> None:
         super().__init__()
         self.gamma = nn.Linear(width, width, bias=False)
         self.outer = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2 * outer))
-        self.invariant = ScaleInvariants(
-            groups, [width], width, contexts=[width, width, *contexts], hidden=hidden, sign=sign, dropout=dropout
-        )
+        contexts = [width, width, *contexts]
+        self.invariant = nets.invariants(groups, [width], width, contexts=contexts, hidden=hidden)
+        further = replace(nets, depth=nets.depth - 1)
+        self.further = further.equivariant(groups, width, width, contexts=contexts, hidden=hidden)
         for linear in (self.gamma, *self.outer):
             start_linear(linear)
         start_at_one(self.invariant)
@@ -223,5 +219,9 @@ class EdgeUpdate(nn.Module):
         if outer is not None:
             lift = symmetry.phis[symmetry.architecture.connections[connection].source]
             outer = symmetry.outer(connection, self.outer[0](outer[0]), lift(self.outer[1](outer[1])))
-        net = self.invariant[symmetry.edge_group(connection)]
-        return Edge(net.times(Product(self.gamma.weight, e, along, outer=outer, residual=skip)))
+        group, deep = symmetry.edge_group(connection), len(self.further.gamma) > 0
+        first = Product(self.gamma.weight, e, along, outer=outer, residual=skip and not deep)
+        new = self.invariant[group].times(first)
+        if deep:
+            new = self.further.on_edges(group, Edge(new), along)
+        return Edge(new + e.dense() if skip and deep else new)

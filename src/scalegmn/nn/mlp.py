@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..native.formula import NONE, Edge
-from ..native.net import Gate, net
-from .edges import ends
+from ..native.net import Ends, Gate, net
+from .edges import laid
 
 
 class MLP(nn.Module):
@@ -41,7 +41,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""
-        y = net(None, self._gate(self.first.weight), Edge(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
+        y = net(None, self.gate(), Edge(x.reshape(x.shape[:-1].numel(), 1, 1, x.shape[-1])))
         return y.view(*x.shape[:-1], self.last.out_features)
 
     def on_edges(self, x: Edge, contexts: Sequence[Tensor] = (), *, reduce: int = NONE) -> Tensor:
@@ -51,12 +51,14 @@ class MLP(nn.Module):
         """
         rest = [c.shape[-1] for c in contexts]
         first, *maps = self.first.weight.split([self.first.in_features - sum(rest), *rest], 1)
-        along = ends([F.linear(c, m) for c, m in zip(contexts, maps, strict=True)], x.edges, None)
-        return net(None, self._gate(first), x, along, reduce=reduce)
+        along = (F.linear(c, m) for c, m in zip(contexts, maps, strict=True))
+        target, source, more = laid(along, x.edges)
+        return net(None, self.gate()._replace(first=first), x, Ends(target, source), more, reduce=reduce)
 
-    def _gate(self, first: Tensor) -> Gate:
+    def gate(self) -> Gate:
+        """The net as the operator takes it."""
         norm, last = self.norm, self.last
         return Gate(
-            *(first, self.first.bias, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
+            *(self.first.weight, self.first.bias, norm.weight, norm.bias, last.weight, last.bias, norm.eps),
             drop=self.dropout.p if self.training else 0.0,
         )

@@ -93,9 +93,7 @@ class Probes(nn.Module):
         )
 
     def _scaled(self, values: Sequence[Tensor], gain: Tensor, batch: int) -> list[Tensor]:
-        return [
-            gain[i].to(v) * spatial_mean(v).expand(batch, -1, -1).transpose(1, 2) for i, v in enumerate(values)
-        ]
+        return [gain[i].to(v) * spatial_mean(v).expand(batch, -1, -1).transpose(1, 2) for i, v in enumerate(values)]
 
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:

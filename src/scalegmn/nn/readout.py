@@ -13,8 +13,6 @@ from ..core.architecture import Architecture
 from .kernels import crop_kernel, kernel_shape, together
 from .layers import Style, pairing
 from .message import VertexInvariant
-from .mlp import MLP
-from .scale import ScaleEquivariant
 from .states import States
 from .symmetry import Symmetry
 
@@ -60,11 +58,10 @@ class Readout(nn.Module):
                 style.vertex_groups,
                 [w, w] if duals else [w],
                 w,
+                style.nets,
                 contexts=[w] if duals else [],
-                sign=style.sign,
-                dropout=style.dropout,
             )
-            self.sets = MLP(w, w, dropout=style.dropout)
+            self.sets = style.nets.mlp(w, w)
             ends += w
         self.outputs = _ANSWERS * w if probes else w
         self.answers = _hidden(probes * self.sizes[1], self.outputs, style.dropout) if probes else None
@@ -131,12 +128,12 @@ class ParameterReadout(nn.Module):
 
     def __init__(self, style: Style, kernel: tuple[int, ...], *, copies: int) -> None:
         super().__init__()
-        w, s, p = style.width, style.sign, style.dropout
+        w, nets = style.width, style.nets
         self.kernel, self.copies = kernel, copies
         size = copies * math.prod(kernel)
-        self.weight = ScaleEquivariant(style.edge_groups, w, size, hidden=w, sign=s, dropout=p)
-        self.bias = ScaleEquivariant(style.vertex_groups, w, copies, hidden=w, sign=s, dropout=p)
-        self.output_bias = MLP(w, copies, hidden=w, dropout=p)
+        self.weight = nets.equivariant(style.edge_groups, w, size, hidden=w)
+        self.bias = nets.equivariant(style.vertex_groups, w, copies, hidden=w)
+        self.output_bias = nets.mlp(w, copies, hidden=w)
 
     def extra_repr(self) -> str:
         return f"copies: {self.copies}"

@@ -11,6 +11,10 @@ Flow = Literal["none", "shared", "reciprocal", "dual"]
 Backward = Flow | Literal["auto"]
 Aggregate = Literal["sum", "mean"]
 SignRule = Literal["symmetrise", "absolute"]
+FormName = Literal["ours", "paper"]
+Rescaling = Literal["hadamard", "outer"]
+EdgeRule = Literal["invariant", "reciprocal"]
+DropoutPlace = Literal["mlps", "states", "everywhere"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -21,7 +25,8 @@ class PassingSpec(Spec):
         width: Of all states.
         layers: Number of iterations.
         backward: `none` is the forward variant. ScaleGMN-B has `shared` for signs, `dual` (our dual stream) or
-            `reciprocal` (as in the paper) for scales; `auto` chooses between `shared` and `dual`.
+            `reciprocal` (as in the paper) for scales; `auto` chooses between `shared` and `dual`, in the paper's form
+            between `shared` and `reciprocal`.
         edge_positions: Encode edges at the start.
         positions_everywhere: Let positional encodings enter messages and updates too.
         skip: Add the old state to the new in each iteration.
@@ -29,9 +34,17 @@ class PassingSpec(Spec):
             omitted.
         sign: How invariant nets remove signs.
         aggregate: How messages are gathered.
-        dropout: In all MLPs.
+        dropout: Probability of dropping an entry.
         edge_updates: Whether edges are updated (in an editor: before the last iteration).
         checkpointing: Recompute activations in the backward pass to save memory.
+        form: `paper`, every equation as printed, or `ours` (docs/model.md says where they differ).
+        depth: Number of layers K in scale equivariant nets.
+        dropout_in: Where dropout acts: on hidden units of `mlps`, on vertex `states` after each iteration, or
+            `everywhere`; where omitted, in `mlps` in our form and on `states` in the paper's.
+        rescale: In the paper's form, how messages join a neighbour and an edge: `hadamard` product or `outer` product.
+        edge_rule: In the paper's form, what edges see of their ends: an `invariant` net, or the element-wise
+            `reciprocal` of the source.
+        neighbours_only: In the paper's form, leave the central vertex out of messages, as its experiments do.
 
     >>> PassingSpec(width=32)
     PassingSpec(width=32)
@@ -49,3 +62,9 @@ class PassingSpec(Spec):
     dropout: Share = 0.0
     edge_updates: bool = True
     checkpointing: bool = False
+    form: FormName = "ours"
+    depth: Count = 1
+    dropout_in: DropoutPlace | None = None
+    rescale: Rescaling = "hadamard"
+    edge_rule: EdgeRule = "invariant"
+    neighbours_only: bool = False

@@ -24,12 +24,20 @@ class States(ABC):
         symmetry: Of the networks' architecture.
         positions: Per layer, positional encodings (n, p).
         answers: What the networks themselves say to the probes (B, n_L, P), not moving at all, if there are probes.
+        edge_positions: Per connection, positional encodings that broadcast against (n_t, n_s, p), if edges have any.
     """
 
-    def __init__(self, symmetry: Symmetry, positions: Sequence[Tensor], answers: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        symmetry: Symmetry,
+        positions: Sequence[Tensor],
+        answers: Tensor | None = None,
+        edge_positions: Sequence[Tensor] = (),
+    ) -> None:
         self.symmetry = symmetry
         self.positions = positions
         self.answers = answers
+        self.edge_positions = edge_positions
         self.found: dict[tuple[str, int], Any] = {}
 
     @abstractmethod
@@ -67,14 +75,19 @@ class Given(States):
     """States that are there already.
 
     Arguments:
-        symmetry, positions, answers: As in `States`.
+        symmetry, positions, answers, edge_positions: As in `States`.
         parts: Vertex states, dual states, edge states and reciprocal edge states by index.
     """
 
     def __init__(
-        self, symmetry: Symmetry, positions: Sequence[Tensor], parts: Parts, answers: Tensor | None = None
+        self,
+        symmetry: Symmetry,
+        positions: Sequence[Tensor],
+        parts: Parts,
+        answers: Tensor | None = None,
+        edge_positions: Sequence[Tensor] = (),
     ) -> None:
-        super().__init__(symmetry, positions, answers)
+        super().__init__(symmetry, positions, answers, edge_positions)
         self.parts = parts
 
     def x(self, layer: int) -> Tensor:

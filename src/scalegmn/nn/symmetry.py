@@ -130,6 +130,14 @@ class Way:
         """The end of the edges where the receivers lie."""
         return SOURCE if self.back and self.symmetry.everywhere(self.connection) else TARGET
 
+    def receivers(self, x: Tensor) -> Tensor:
+        """Lay a tensor (..., n, h) of the receiving layer along the edges (..., n_t, n_s, h)."""
+        return self.symmetry.source(self.connection, x) if self.back else self.symmetry.target(self.connection, x)
+
+    def senders(self, y: Tensor) -> Tensor:
+        """Lay a tensor (..., n, h) of the sending layer along the edges (..., n_t, n_s, h)."""
+        return self.symmetry.target(self.connection, y) if self.back else self.symmetry.source(self.connection, y)
+
     def leaving(self, y: Tensor) -> Tensor:
         """The senders among the neurons (B, n, h) of their layer."""
         source, target = self.symmetry.ranges(self.connection)

@@ -17,7 +17,7 @@ const play = (root, data) => {
   };
   const largest = (a, b) => a.reduce((most, v, i) => Math.max(most, Math.abs(v - b[i])), 0);
   // With a minus sign at which a line does not break.
-  const small = (value) => value.toExponential(0).replace("-", "\u2212");
+  const small = (value) => (value === 0 ? "0" : value.toExponential(0).replace("-", "\u2212"));
   const best = (values) => values.indexOf(Math.max(...values));
 
   const networks = data.networks.map((n) => ({ ...n, parameters: floats(n.parameters) }));

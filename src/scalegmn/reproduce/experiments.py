@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..training.recipe import Recipe, make_recipe, override, read_values, shipped
@@ -88,6 +90,7 @@ METHODS = {
         Method("nfn-hnp", "NFN-HNP"),
         Method("ng-gnn", "NG-GNN"),
         Method("ng-gnn-64", "NG-GNN, 64 probes"),
+        Method("ng-gnn-64-moved", "NG-GNN, 64 probes, inputs moved"),
         Method("ng-t", "NG-T"),
         Method("ng-t-64", "NG-T, 64 probes"),
         Method("nft", "NFT"),
@@ -96,6 +99,7 @@ METHODS = {
         Method("probegen-moved", "ProbeGen, inputs moved"),
         Method("scalegmn", "ScaleGMN"),
         Method("scalegmn-b", "ScaleGMN-B"),
+        Method("scalegmn-64", "ScaleGMN, 64 probes"),
         Method("scalegmn-128", "ScaleGMN, 128 probes"),
         Method("scalegmn-128-moved", "ScaleGMN, 128 probes, inputs moved"),
         Method("scalegmn-b-128-moved", "ScaleGMN-B, 128 probes, inputs moved"),
@@ -157,19 +161,33 @@ def run_name(dataset: Dataset, method: Method, seed: int) -> str:
     return f"{dataset.name}.{method.name}.{seed}"
 
 
-def recipe_file(dataset: Dataset, method: Method, scale: Scale) -> str | None:
-    """The name of the recipe, or None where a scale has no such experiment.
+def run_folder(name: str, recipe: Recipe) -> str:
+    """The folder of a run; other settings have another one."""
+    return f"{name}-{hashlib.sha256(recipe.to_toml().encode()).hexdigest()[:8]}"
+
+
+def with_budget(values: Mapping[str, Any], minutes: float | None) -> dict[str, Any]:
+    """A recipe as nested dictionaries, with another number of minutes if one is given."""
+    return override(values, [] if minutes is None else [f"training.minutes={minutes}"])
+
+
+def recipe_file(dataset: Dataset, method: Method, scale: Scale, own: Path | None = None) -> str | None:
+    """The name of the recipe, or its path in a folder of one's own; None where a scale has no such experiment.
 
     >>> [recipe_file(DATASETS[name], METHODS["dws"], "small") for name in ("mnist", "svhn-gs-relu")]
     ['small/inr/dws', None]
     """
-    return _first(dataset, scale, method.name, "") if scale in dataset.scales else None
+    return _first(dataset, scale, method.name, "", own) if scale in dataset.scales else None
 
 
-def _first(dataset: Dataset, scale: Scale, name: str, above: str) -> str | None:
+def _first(dataset: Dataset, scale: Scale, name: str, above: str, own: Path | None = None) -> str | None:
     known = shipped()
-    names = (f"{above}{scale}/{folder}/{name}" for folder in dataset.recipes)
-    return next((name for name in names if name in known), None)
+    for recipe in (f"{above}{scale}/{folder}/{name}" for folder in dataset.recipes):
+        if own is not None and (own / f"{recipe}.toml").is_file():
+            return str(own / f"{recipe}.toml")
+        if recipe in known:
+            return recipe
+    return None
 
 
 def experiments(
@@ -188,11 +206,10 @@ def experiments(
     >>> found.recipe.zoo, found.recipe.model.name, found.recipe.training.minutes
     ('zoos/mnist', 'scalegmn', 4.0)
     """
-    file = recipe_file(dataset, method, place.scale)
+    file = recipe_file(dataset, method, place.scale, place.recipes)
     if file is None:
         return []
-    budget = [] if minutes is None else [f"training.minutes={minutes}"]
-    values = {**override(read_values(file), budget), "zoo": str(zoo_path(dataset.zoo, place))}
+    values = {**with_budget(read_values(file), minutes), "zoo": str(zoo_path(dataset.zoo, place))}
     recipe = make_recipe(values, file)
     search = _first(dataset, place.scale, method.search, "grids/") if method.search else None
     grid = {} if search is None else parse_grid([search])

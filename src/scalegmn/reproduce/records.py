@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ..core.schema import strict
 from ..errors import ScaleGMNError
 from ..inference.trained import load
 from ..training.data import open_zoo
-from ..training.recipe import flat, make_recipe
+from ..training.recipe import Recipe, flat, make_recipe
 from ..training.run import Run
 from ..training.state import read_json, write_json
 from ..zoo.store.stats import tau_cap
@@ -122,22 +122,32 @@ def same_experiment(record: Record, experiment: Experiment) -> bool:
 
     What the experiment searches for may have any value of its grid.
     """
+    return same_recipe(record.recipe, experiment.recipe, experiment.grid)
+
+
+def same_recipe(noted: Mapping[str, Any], asked: Recipe, grid: Mapping[str, Sequence[Any]] | None = None) -> bool:
+    """Whether a recipe that was noted is the one that is asked, wherever its zoo lies.
+
+    Arguments:
+        noted: As nested dictionaries.
+        asked: The recipe.
+        grid: Values that some dotted keys may have instead.
+    """
     try:
-        had = flat(make_recipe(record.recipe).to_dict())
+        had = flat(make_recipe(noted).to_dict())
     except ScaleGMNError:
         return False
-    asked = flat(experiment.recipe.to_dict())
-    given = all(had.get(key) in values for key, values in experiment.grid.items())
-    free = ("zoo", *experiment.grid)
-    return given and _without(had, free) == _without(asked, free)
+    free = {"zoo": None, **(grid or {})}
+    given = all(had.get(key) in values for key, values in free.items() if values is not None)
+    return given and _without(had, free) == _without(flat(asked.to_dict()), free)
 
 
-def _without(table: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+def _without(table: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in keys}
 
 
 def machine() -> dict[str, Any]:
-    """What a number of seconds means here."""
+    """The machine on which seconds were measured."""
     return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()}
 
 

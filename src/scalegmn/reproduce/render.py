@@ -12,6 +12,7 @@ from ..training.recipe import read_values
 from .experiments import DATASETS, METHODS
 from .records import Record, matching, read_records
 from .tables import TABLES, Table
+from .trials import Outcome, read_outcomes
 from .zoos import SMALL_CNNS, SMALL_SIZES, Scale
 
 _PAPER = """\
@@ -20,12 +21,15 @@ a table says so, otherwise ours.
 
 """
 _BETTER = {"accuracy": max, "tau": max, "mse": min}
+
+
 def table_data(
     table: Table,
     records: Sequence[Record],
     scale: Scale,
     pictures: Path | None = None,
     caps: Mapping[str, float] | None = None,
+    outcomes: Sequence[Outcome] = (),
 ) -> dict[str, Any]:
     """A table as plain values.
 
@@ -35,13 +39,16 @@ def table_data(
         scale: `small` or `paper`.
         pictures: The folder of the pictures of distributions.
         caps: Largest taus by the checksum of a zoo, for records that do not tell.
+        outcomes: Of trials.
 
     Returns:
         `rows` with the `cells` of every method by dataset: `mean`, `std`, `values` by seed, `seconds`, `epochs`,
         `parameters`, and `paper` and `paper_std`, the published mean and deviation; cells without a run and without a
         published value are left out.
         In a table of transformed networks `before` has the mean on the networks as they were. `undefined` counts the
-        runs without a value, which the mean leaves out.
+        runs without a value, which the mean leaves out. `differs` says in what a row is not the paper's model, and
+        on which datasets.
+        `trials` has, by method, the validation values of its trials and the number of the best one (`won`).
         `figures` has the pictures that there are.
     """
     drawn = [f"{name}.png" for name in table.figures]
@@ -50,7 +57,9 @@ def table_data(
         cells = {name: _cell(table, name, method, matching(records, name, method)) for name in table.datasets}
         shown = {name: cell for name, cell in cells.items() if cell}
         if shown:
-            rows.append({"method": method, "title": METHODS[method].title, "cells": shown})
+            mine = [r for name in table.datasets for r in matching(records, name, method)]
+            differs = departures(mine)
+            rows.append({"method": method, "title": METHODS[method].title, "cells": shown, "differs": differs})
     used = [r for r in records if r.dataset in table.datasets and r.method in table.methods]
     return {
         "table": table.name,
@@ -58,6 +67,8 @@ def table_data(
         "scale": scale,
         "datasets": [_column(name, used, caps or {}) for name in table.datasets],
         "rows": rows,
+        "tuned": DATASETS[table.tuned].title if table.tuned else None,
+        "trials": _trials(table, outcomes),
         "figures": [name for name in drawn if pictures is not None and (pictures / name).is_file()],
         "machines": _distinct([r.machine for r in used]),
         "versions": _distinct([r.versions for r in used]),
@@ -88,11 +99,47 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
     return cell if published is None else {**cell, "paper": published[0], "paper_std": published[1]}
 
 
+def departures(records: Sequence[Record]) -> dict[str, list[str]]:
+    """In what ScaleGMN is not the paper's model and its row does not say so, and on which datasets; empty for peers.
+
+    Arguments:
+        records: Of one method.
+
+    >>> departures([])
+    {}
+    """
+    found: dict[str, list[str]] = {}
+    for record in records:
+        model = record.recipe.get("model", {})
+        words = [
+            "edges are not updated" if model.get("edge_updates") is False else "",
+            f"nets on edges have {model['gate']} hidden neurons" if model.get("gate") else "",
+        ]
+        for told in words if str(model.get("name", "")).startswith("scalegmn") else ():
+            if told and record.dataset not in found.setdefault(told, []):
+                found[told].append(record.dataset)
+    return {told: names for told, names in found.items() if names}
+
+
+def _trials(table: Table, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    mine = [o for o in outcomes if o.dataset == table.tuned and o.method in table.methods]
+    found: dict[str, Any] = {}
+    for method in (m for m in table.methods if any(o.method == m for o in mine)):
+        tried = {o.number: o for o in mine if o.method == method}
+        known = {number: o.val for number, o in tried.items() if o.val is not None}
+        best = _BETTER[DATASETS[table.tuned].metric](known.values()) if known else None
+        won = next((number for number, value in known.items() if value == best), None)
+        values = {str(number): o.val for number, o in tried.items()}
+        found[method] = {"values": values, "won": won, "changes": tried[won].changes if won is not None else None}
+    return found
+
+
 def _column(name: str, records: Sequence[Record], caps: Mapping[str, float]) -> dict[str, Any]:
     mine = [r for r in records if r.dataset == name]
     dataset, zoo = DATASETS[name], mine[0].zoo if mine else {}
     found = {"name": name, "title": dataset.title, "metric": dataset.metric, "zoo": dataset.zoo}
-    cap = zoo.get("tau_cap", caps.get(zoo.get("sha256", "")))
+    told = [r.zoo.get("tau_cap", caps.get(r.zoo.get("sha256", ""))) for r in mine]
+    cap = next((value for value in told if value is not None), None)
     return {**found, "networks": zoo.get("networks"), "published": zoo.get("published"), "tau_cap": cap}
 
 
@@ -118,7 +165,8 @@ def cell_text(cell: dict[str, Any], digits: int) -> str:
     if measured:
         parts.append(", ".join(measured))
     if "paper" in cell:
-        parts.append(f"({cell['paper']:g} ± {cell['paper_std']:g})")
+        spread = "" if cell["paper_std"] is None else f" ± {cell['paper_std']:g}"
+        parts.append(f"({cell['paper']:g}{spread})")
     return " ".join(parts)
 
 
@@ -148,15 +196,43 @@ def _best(data: dict[str, Any], dataset: str, metric: str) -> float:
 
 
 def footers(data: dict[str, Any]) -> list[str]:
-    """What a reader must know about the columns of a table: the largest tau that ties allow, and published networks.
+    """What a reader must know about a table: the largest tau that ties allow, published networks, trials, and models
+    that are not the paper's.
 
-    >>> footers({"datasets": [{"title": "A", "tau_cap": 0.99512, "published": None}]})
+    >>> column = {"name": "a", "title": "A", "tau_cap": 0.99512, "published": None}
+    >>> footers({"datasets": [column], "rows": [], "trials": {}, "tuned": None})
     ['Largest tau that equal accuracies allow: A 0.995.']
     """
     caps = [f"{c['title']} {c['tau_cap']:.3f}" for c in data["datasets"] if c["tau_cap"] is not None]
     given = [f"{c['title']} ({c['published']})" for c in data["datasets"] if c["published"]]
     lines = [f"Largest tau that equal accuracies allow: {', '.join(caps)}."] if caps else []
-    return [*lines, *([f"Published networks: {', '.join(given)}."] if given else [])]
+    lines += [f"Published networks: {', '.join(given)}."] if given else []
+    lines += [f"Not the paper's model: {words}." for words in _differences(data)]
+    if data["trials"]:
+        titles = "; ".join(METHODS[method].title for method in data["trials"])
+        lines.append(
+            f"Settings of {titles}: of each the best of {_numbers(data)} trials, the same for all, on the validation "
+            f"networks of {data['tuned']}."
+        )
+    return lines
+
+
+def _differences(data: dict[str, Any]) -> list[str]:
+    """One line for each departure: the rows that have it and, where not all of their columns do, which."""
+    titles = {column["name"]: column["title"] for column in data["datasets"]}
+    rows: dict[str, list[str]] = {}
+    for row in data["rows"]:
+        measured = {name for name, cell in row["cells"].items() if "mean" in cell}
+        for words, names in row["differs"].items():
+            shown = "" if measured <= set(names) else f" on {' and '.join(titles[name] for name in names)}"
+            rows.setdefault(words, []).append(f"{row['title']}{shown}")
+    return [f"{words} ({'; '.join(found)})" for words, found in rows.items()]
+
+
+def _numbers(data: dict[str, Any]) -> str:
+    """How many trials methods had, as `4` or `2 to 4`."""
+    sizes = sorted({len(found["values"]) for found in data["trials"].values()})
+    return " to ".join(str(size) for size in dict.fromkeys(sizes[:1] + sizes[-1:]))
 
 
 def markdown(data: dict[str, Any]) -> str:
@@ -177,46 +253,64 @@ def page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
         scale: `small` or `paper`.
         pictures: The folder `distributions` beside the page; the pictures that exist are shown.
     """
-    records = read_records(results)
-    text = [f"# Results\n\n{_preface(records, scale)}"]
+    records, outcomes = read_records(results), read_outcomes(results)
+    text = [f"# Results\n\n{_preface(records, scale, bool(outcomes))}"]
     for table in TABLES.values():
-        data = table_data(table, records, scale, pictures)
+        data = table_data(table, records, scale, pictures, outcomes=outcomes)
         if data["figures"] or any("mean" in cell for row in data["rows"] for cell in row["cells"].values()):
             command = f"    scalegmn reproduce {table.name} --scale {scale}\n"
             text.append(f"## {table.title}\n\n{command}\n{markdown(data)}")
     return "\n".join(text)
 
 
-def _small() -> str:
+def _small(tuned: bool) -> str:
     inr, cnn = (read_values(f"small/{kind}/common")["training"] for kind in ("inr", "cnn"))
     minutes, fewer, epochs = inr["minutes"], cnn["minutes"], inr["epochs"]
     return f"""\
 Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
 and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
-{minutes:g} minutes of processor time ({fewer:g} for CNNs) or {epochs} epochs, whichever ends first. All methods
-of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
-ScaleGMN-B). ScaleGMN, its variants and GMN have dropout, found with trials on MNIST and Fashion-MNIST (with probes),
-on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (on CNNs), and on MNIST and Fashion-MNIST
-without probes a narrower net on edges (`gate`), found on Fashion-MNIST; both together were worse on the validation
-split of CIFAR-10, which has neither. Peers have the defaults of docs/baselines.md. The settings of every row are a
-recipe that `scalegmn train small/FOLDER/METHOD` trains too ([recipes.md](recipes.md)). Test values of
-the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that. Where inputs
-are moved, training networks are composed with small random affine maps of their inputs (`training.move`). Parameters
+{minutes:g} minutes of processor time ({fewer:g} for CNNs) or {epochs} epochs, whichever ends first. {_settings(tuned)}
+The settings of every row are a
+recipe that `scalegmn train small/FOLDER/METHOD` trains too ([recipes.md](recipes.md)). Where inputs
+are moved, training networks are composed with small random affine maps of their inputs (`training.move`), which any
+method may have. Parameters
 are all that a model holds, also those of states that its readout cannot see. SVHN-GS is not the official set: its
 images are grey digits cut from the SVHN test split, split by photograph.
 
 """
 
 
-def _preface(records: Sequence[Record], scale: Scale) -> str:
+def _settings(tuned: bool) -> str:
+    """How settings were found: by trials that are the same for all, or as it was before."""
+    if tuned:
+        return """\
+The methods that a table names below it had the
+same trials, one list of settings for all of them, each with the budget of a run and judged on validation networks
+(`scalegmn reproduce TABLE --tune`; `results/small/trials` has their records, `trials/FOLDER/METHOD` the recipes before
+them). What won on one dataset holds in all columns of the table, and in rows that vary the method. Other methods have
+the settings of training that all share (`small/FOLDER/common`), the defaults of docs/baselines.md, and no dropout.
+ScaleGMN with 128 probes has one layer and dropout 0.3, found with trials on MNIST and Fashion-MNIST whose test values
+were seen."""
+    return """\
+All methods
+of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
+ScaleGMN-B). ScaleGMN, its variants and GMN have dropout, found with trials on MNIST and Fashion-MNIST (with probes),
+on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (on CNNs), and on MNIST and Fashion-MNIST
+without probes a narrower net on edges (`gate`), found on Fashion-MNIST; both together were worse on the validation
+split of CIFAR-10, which has neither. Peers have the defaults of docs/baselines.md. Test values of
+the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that."""
+
+
+def _preface(records: Sequence[Record], scale: Scale, tuned: bool) -> str:
     machines = _distinct([r.machine for r in records])
     versions = _distinct([{k: r.versions[k] for k in ("scalegmn", "torch", "python")} for r in records])
     where = "; ".join(f"{m['processor']}, {m['cores']} cores" for m in machines)
     what = "; ".join(", ".join(f"{k} {v}" for k, v in sorted(version.items())) for version in versions)
     return (
         "Written by `scalegmn reproduce --page` from the records in `results/`; not edited by hand.\n\n"
-        f"{_small() if scale == 'small' else _PAPER}"
+        f"{_small(tuned) if scale == 'small' else _PAPER}"
         "The test value at the best validation; mean ± standard deviation over seeds where there are several; in\n"
-        "brackets what was published, reached with far more networks and hours. The best of a column is bold.\n\n"
+        "brackets what was published, reached with far more networks and hours (of NG-T and ProbeGen\n"
+        "also by their own authors). The best of a column is bold.\n\n"
         f"Machine: {where}. Versions: {what}.\n"
     )

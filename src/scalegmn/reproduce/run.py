@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,20 +9,14 @@ from pathlib import Path
 
 from ..tasks import task_class
 from ..training.lanes import Watch, train_all
-from ..training.recipe import Recipe
 from ..training.run import Run
-from ..training.state import read_json
 from ..training.sweep import points
-from .experiments import DATASETS, METHODS, Experiment, experiments
+from .experiments import DATASETS, METHODS, Experiment, experiments, run_folder
+from .identity import checksums
 from .records import matching, read_records, same_experiment, write_record
-from .zoos import Place, collection, open_zoo, zoo_path
+from .zoos import Place, collection, open_zoo
 
 Tell = Callable[[str], None]
-
-
-def run_folder(name: str, recipe: Recipe) -> str:
-    """Of a run: other settings have another folder."""
-    return f"{name}-{hashlib.sha256(recipe.to_toml().encode()).hexdigest()[:8]}"
 
 
 def missing(
@@ -36,7 +29,8 @@ def missing(
 ) -> list[Experiment]:
     """The experiments of which there is no record with the same recipe; all methods with the first seed come first.
 
-    Records of another zoo count only where there is none to compare with.
+    Records of another zoo count only where there is none to compare with. Where a method has records of more seeds,
+    but with other settings, those seeds are wanted too: a row is never made of two recipes.
 
     Arguments:
         datasets, methods, seeds: What is wanted.
@@ -47,12 +41,13 @@ def missing(
     records = read_records(results)
     found = []
     for dataset in (DATASETS[name] for name in datasets):
-        header = zoo_path(dataset.zoo, place) / "zoo.json"
-        sha256 = read_json(header)["sha256"] if header.is_file() else None
-        asked = [experiments(dataset, METHODS[name], seeds, place, minutes) for name in methods]
+        known = checksums(dataset.zoo, place)
+        had = {name: [r.seed + 1 for r in matching(records, dataset.name, name)] for name in methods}
+        count = {name: max([seeds, *(had[name] if minutes is None else ())]) for name in methods}
+        asked = [experiments(dataset, METHODS[name], count[name], place, minutes) for name in methods]
         for experiment in sorted((e for runs in asked for e in runs), key=lambda e: e.seed):
             there = [r for r in matching(records, dataset.name, experiment.method.name) if r.seed == experiment.seed]
-            there = [r for r in there if sha256 in (None, r.zoo["sha256"])]
+            there = [r for r in there if not known or r.zoo["sha256"] in known]
             if not any(same_experiment(record, experiment) for record in there):
                 found.append(experiment)
     return found

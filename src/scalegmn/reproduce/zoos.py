@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,6 @@ from ..zoo.imports.cnn_zoo import import_cnn_zoo
 from ..zoo.imports.inr import import_inr
 from ..zoo.inr.build import Fit, build_inr_zoo
 from ..zoo.store.combine import combine
-from ..zoo.store.stats import tau_cap
 from ..zoo.store.zoo import Zoo
 
 Scale = Literal["small", "paper"]
@@ -39,6 +38,7 @@ class Place:
         images: The folder of the image files.
         report: As in `build_inr_zoo`.
         published: The folder of published collections, which are taken where they are there.
+        recipes: A folder of recipes that come before those of the package; the winners of trials are written there.
     """
 
     scale: Scale
@@ -46,6 +46,7 @@ class Place:
     images: Path | None
     report: Report | None = None
     published: Path | None = None
+    recipes: Path | None = None
 
 
 def collection(name: str, place: Place) -> Path | None:
@@ -57,7 +58,7 @@ def collection(name: str, place: Place) -> Path | None:
     if place.published is None:
         return None
     found = (path for pattern in _PUBLISHED.get(name, ()) for path in sorted(place.published.glob(pattern)))
-    return next((path for path in found if path.is_file() or any(path.rglob(_MARKS[name in _CNNS]))), None)
+    return next((path for path in found if path.is_file() or any(path.rglob(_MARKS[name in CNNS]))), None)
 
 
 def zoo_path(name: str, place: Place) -> Path:
@@ -73,9 +74,9 @@ def open_zoo(name: str, place: Place) -> Zoo:
     if (path / "zoo.json").is_file():
         return Zoo.open(path)
     source = collection(name, place)
-    if source is None or name in _PARTS:
+    if source is None or name in PARTS:
         return _BUILDERS[name](name, place)
-    if name in _CNNS:
+    if name in CNNS:
         return import_cnn_zoo(source, path, activation=name.rpartition("-")[2])
     return import_inr(_KINDS[name], source, path, images=place.images if name == "mnist" else None)
 
@@ -83,18 +84,6 @@ def open_zoo(name: str, place: Place) -> Zoo:
 def add_zoo(name: str, build: Callable[[str, Place], Zoo]) -> None:
     """Say how a zoo of your own is made; `open_zoo` calls it where the zoo is not there yet."""
     _BUILDERS[name] = build
-
-
-def caps(names: Iterable[str], place: Place) -> dict[str, float]:
-    """By the checksum of a zoo, the largest tau that ties allow on its test networks; of those that are here.
-
-    Arguments:
-        names: Of zoos.
-        place: Where they may be.
-    """
-    paths = [zoo_path(name, place) for name in names if name in _CNNS]
-    zoos = [Zoo.open(path) for path in paths if (path / "zoo.json").is_file()]
-    return {zoo.header["sha256"]: tau_cap(zoo.column("test_accuracy")[zoo.split("test")].numpy()) for zoo in zoos}
 
 
 def _inr(name: str, place: Place) -> Zoo:
@@ -118,7 +107,7 @@ def _views(name: str, place: Place) -> Zoo:
 
 
 def _single_view(name: str, place: Place) -> Zoo:
-    return combine([open_zoo("cifar10-views", place)], zoo_path(name, place), where={"view": "0"})
+    return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place), where={"view": "0"})
 
 
 def _cnn(name: str, place: Place) -> Zoo:
@@ -137,23 +126,24 @@ def _cnn(name: str, place: Place) -> Zoo:
 
 
 def _both(name: str, place: Place) -> Zoo:
-    images = name.removesuffix("-both")
-    return combine([open_zoo(f"{images}-{a}", place) for a in ("relu", "tanh")], zoo_path(name, place))
+    return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place))
 
 
-_CNNS = tuple(f"{images}-gs-{kind}" for images in ("cifar10", "svhn") for kind in ("relu", "tanh", "both"))
+CNNS = tuple(f"{images}-gs-{kind}" for images in ("cifar10", "svhn") for kind in ("relu", "tanh", "both"))
 # Made of other zoos, wherever those come from.
-_PARTS: dict[str, Callable[[str, Place], Zoo]] = {
-    "cifar10": _single_view,
-    "cifar10-gs-both": _both,
-    "svhn-gs-both": _both,
+PARTS = {
+    "cifar10": ("cifar10-views",),
+    "cifar10-gs-both": ("cifar10-gs-relu", "cifar10-gs-tanh"),
+    "svhn-gs-both": ("svhn-gs-relu", "svhn-gs-tanh"),
 }
 _BUILDERS: dict[str, Callable[[str, Place], Zoo]] = {
     "mnist": _inr,
     "fashion-mnist": _inr,
     "cifar10-views": _views,
-    **dict.fromkeys(_CNNS, _cnn),
-    **_PARTS,
+    **dict.fromkeys(CNNS, _cnn),
+    "cifar10": _single_view,
+    "cifar10-gs-both": _both,
+    "svhn-gs-both": _both,
 }
 NAMES = tuple(_BUILDERS)
 # The names under which collections are published, as folders or archives, and a file that such a folder holds.
@@ -161,7 +151,7 @@ _PUBLISHED = {
     "mnist": ("mnist-inr*", "mnist_inr*"),
     "fashion-mnist": ("fmnist-inr*", "fmnist_inr*"),
     **dict.fromkeys(("cifar10", "cifar10-views"), ("siren_cifar_wts*",)),
-    **{name: ("cifar10*",) if name.startswith("cifar10") else ("svhn_cropped*", "svhn*") for name in _CNNS},
+    **{name: ("cifar10*",) if name.startswith("cifar10") else ("svhn_cropped*", "svhn*") for name in CNNS},
 }
 _MARKS = ("*.pth", "weights.npy")
 _KINDS = {"mnist": "mnist-inr", "fashion-mnist": "fmnist-inr", "cifar10-views": "cifar10-inr"}
@@ -178,7 +168,7 @@ def _svhn(folder: Path | None) -> Images:
 
 
 def held_out(files: Array) -> Array:
-    """A fifth of the files for the test: digits of one photograph stay together, or the test would know them.
+    """A fifth of the files for the test: digits of one photograph stay together, so that none is in both parts.
 
     >>> held_out(np.array(["a", "a", "b", "c", "d", "e"])).sum() in (1, 2)
     True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -91,7 +92,8 @@ class Regression(Task):
         return {
             "loss": self.loss(outputs, targets).item(),
             "mse": error,
-            "tau": float(kendalltau(outputs.numpy(), targets.numpy()).statistic),
+            # Of a single network there is no order.
+            "tau": float(kendalltau(outputs.numpy(), targets.numpy()).statistic) if len(targets) > 1 else math.nan,
             "r2": 1 - error / spread if spread > 0 else float("nan"),
         }
 

@@ -19,9 +19,10 @@ from ..core.activations import Activation
 from ..core.groups import Group
 from ..nn.body import MessagePassing
 from ..nn.encoding import reciprocal
+from ..nn.invariant import Invariant, Product, unit
 from ..nn.layers import DualLayer, GraphLayer, ReciprocalLayer, SharedLayer
 from ..nn.message import EdgeUpdate, Message, Update
-from ..nn.scale import Invariant, Product, ScaleEquivariant, ScaleInvariants, unit
+from ..nn.scale import ScaleEquivariant, ScaleInvariants
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,7 @@ class AnalyticInvariant(Invariant):
         canonical: Whether arguments are canonicalised; without it nothing is guaranteed (see docs/theorem.md).
     """
 
-    def __init__(
-        self, group: Group, function: Callable[[Sequence[Tensor]], Tensor], *, canonical: bool = True
-    ) -> None:
+    def __init__(self, group: Group, function: Callable[[Sequence[Tensor]], Tensor], *, canonical: bool = True) -> None:
         super().__init__()
         self.group = group
         self.function = function
@@ -112,6 +111,7 @@ def set_start(body: MessagePassing, c: Channels, inputs: Tensor, cotangent: Tens
     init = body.init
     _set_gamma(init.vertex, [(slice(0, 1), slice(0, 1))])
     _set_constant(init.vertex.invariant[0])
+    assert init.edge is not None
     _assign(init.edge, [(slice(0, 1), slice(0, 1))])
 
     def at_input(x: Tensor) -> Tensor:

@@ -31,6 +31,9 @@ def train_all(
 ) -> None:
     """Train several recipes; what is finished already is left as it is, what was begun goes on.
 
+    A run that another process trains at the moment, such as one that outlived the command that started it, is waited
+    for.
+
     Arguments:
         recipes: By name.
         out: Each run goes to `out / name`, its recipe to `out / name.toml`, what it says to `out / name.log`.
@@ -48,8 +51,9 @@ def train_all(
     active: dict[str, subprocess.Popen[bytes]] = {}
     try:
         while waiting or active:
-            while waiting and len(active) < lanes:
-                name = waiting.pop(0)
+            free = [name for name in waiting if not Run(out / name).busy]
+            for name in free[: max(0, lanes - len(active) - (len(waiting) - len(free)))]:
+                waiting.remove(name)
                 active[name] = _start(name, recipes[name], out, threads or max(1, cores // lanes))
             time.sleep(pause)
             for name, process in list(active.items()):

@@ -213,11 +213,11 @@ class Trainer:
         self.loss += loss.detach() * len(mine)
         self.progress.step(self.counters.step, len(indices))
 
-    def _check(self, what: str, value: float) -> None:
+    def _check(self, what: str, value: float, indices: Tensor | None = None) -> None:
         """Stop at the first loss or gradient that is no number, and say why; all processes see the same value."""
         if math.isfinite(value):
             return
-        spoilt = broken(self.zoo, self.stream.indices)
+        spoilt = broken(self.zoo, self.stream.indices if indices is None else indices)
         if spoilt:
             shown = ", ".join(map(str, spoilt[:10])) + (f" and {len(spoilt) - 10} more" if len(spoilt) > 10 else "")
             raise ScaleGMNError(
@@ -262,6 +262,7 @@ class Trainer:
         loss = self.world.total(c.loss) / max(self.world.total(c.networks), 1)
         found = self._evaluate("val")
         value, surprise = found.metrics[self.task.metric], found.metrics["loss"]
+        self._check("loss on the validation split", surprise, self.zoo.split("val"))
         # A small split gives the same accuracy again and again: of equals, the one with the lower loss.
         tie = value == c.best and c.best_loss is not None and surprise < c.best_loss
         improved = c.best is None or tie or self.task.better(value, c.best)

@@ -48,6 +48,7 @@ class Progress:
     def begin(self, total: int, step: int, epoch_steps: int) -> None:
         """Training goes from `step` to `total`."""
         self.total, self.epoch_steps = total, epoch_steps
+        self._began = (time.perf_counter(), 0)
         if self.console.is_terminal and not self.console.quiet:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self.bar = Bar(*columns, TextColumn("{task.fields[rate]}"), console=self.console, transient=True)

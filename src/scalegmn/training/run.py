@@ -66,8 +66,19 @@ class Run:
 
     @property
     def trained(self) -> bool:
-        """Whether there is something to continue, or to lose: a checkpoint, or the end."""
+        """Whether there is something to continue or to lose: a checkpoint, or a finished run."""
         return self.finished or latest(self.checkpoints) is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether another process trains here at the moment."""
+        if not (self.path / "lock").is_file():
+            return False
+        try:
+            with alone(self.path / "lock", ""):
+                return False
+        except ScaleGMNError:
+            return True
 
     def check(self, recipe: Recipe, zoo: Zoo, *, resume: bool) -> None:
         """See that the experiment may be trained here; nothing is written.

@@ -16,7 +16,7 @@ from .shape import PAD, Cnn, Noise, Rule, noise_size
 def descend(
     shape: Cnn, rule: Rule, parameters: Tensor, images: Tensor, labels: Tensor, chosen: Tensor, noise: Noise | None
 ) -> Tensor:
-    """Train one network; see :func:`compiled.descend`."""
+    """Train one network; see `compiled.descend`."""
     leaf = parameters.clone().requires_grad_()
     optimiser, decays = _optimiser(rule, leaf), _weights(shape).to(parameters)
     for step, rows in enumerate(chosen):
@@ -39,7 +39,7 @@ def descend(
 def evaluate(
     shape: Cnn, parameters: Tensor, x: Tensor, labels: Tensor, *, batch: int = 256
 ) -> tuple[Tensor, Tensor]:
-    """Accuracy and mean cross-entropy of networks; see :func:`compiled.evaluate`."""
+    """Accuracy and mean cross-entropy of networks; see `compiled.evaluate`."""
     networks = Networks(shape.architecture, parameters)
     correct, loss = parameters.new_zeros(len(parameters)), parameters.new_zeros(len(parameters))
     for images, wanted in zip(x.to(parameters).split(batch), labels.split(batch), strict=True):

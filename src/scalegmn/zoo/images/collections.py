@@ -77,16 +77,16 @@ class _Part:
 
 
 def load_images(name: str, root: str | Path | None = None, split: str = "all", grey: bool = False) -> Images:
-    """Loads images from their official files; training rows come first.
+    """Load images from their official files; training rows come first.
 
-    ``digits`` is part of scikit-learn and needs no root; its values 0..16 become ``rint(255 / 16 * value)``.
-    ``mnist`` and ``fashion-mnist`` are IDX files (raw or .gz), ``cifar10`` binary or Python batches, ``svhn`` the
-    cropped .mat files. Any other images are read from ``npz:PATH`` or ``root/NAME.npz`` with arrays x and y.
+    `digits` is part of scikit-learn and needs no root; its values 0..16 become `rint(255 / 16 * value)`.
+    `mnist` and `fashion-mnist` are IDX files (raw or .gz), `cifar10` binary or Python batches, `svhn` the
+    cropped .mat files. Any other images are read from `npz:PATH` or `root/NAME.npz` with arrays x and y.
 
     Arguments:
         name: Name of the collection.
         root: Folder of the files; the usual sub-folders are searched as well.
-        split: ``all``, ``train`` or ``test`` (official).
+        split: `all`, `train` or `test` (official).
         grey: Replace colours by their mean, rounded.
 
     >>> images = load_images("digits")

@@ -28,7 +28,7 @@ class Origin:
         base_url: Address of the folder that holds the files.
         folder: Where they go below the root.
         files: MD5 sum of each file.
-        members: For an archive: MD5 sum of each member to unpack below ``folder``; the archive is removed afterwards.
+        members: For an archive: MD5 sum of each member to unpack below `folder`; the archive is removed afterwards.
     """
 
     base_url: str
@@ -83,12 +83,12 @@ ORIGINS: Final = {
 
 
 def download(name: str, root: str | Path, *, base_url: str | None = None, progress: bool = True) -> list[Path]:
-    """Downloads a collection to the place where :func:`scalegmn.zoo.images.collections.load_images` finds it.
+    """Download a collection to the place where `scalegmn.zoo.images.collections.load_images` finds it.
 
     Files that are already there with the right sum are kept.
 
     Arguments:
-        name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``svhn``; ``digits`` needs no download.
+        name: `mnist`, `fashion-mnist`, `cifar10` or `svhn`; `digits` needs no download.
         root: Folder of the files.
         base_url: Another address that serves the same files.
         progress: Show a progress bar.
@@ -107,7 +107,7 @@ def download(name: str, root: str | Path, *, base_url: str | None = None, progre
 
 
 def fetch(origin: Origin, root: str | Path, *, base_url: str | None = None, progress: bool = True) -> list[Path]:
-    """Downloads the files of a collection; see :func:`download`."""
+    """Download the files of a collection; see `download`."""
     folder = Path(root) / origin.folder
     unpacked = [folder / member for member in origin.members or {}]
     if unpacked and all(_has_sum(folder / m, s) for m, s in (origin.members or {}).items()):

@@ -39,7 +39,7 @@ class Files(ABC):
 
     Arguments:
         path: The folder or archive.
-        names: Relative names with slashes; what a Mac adds to archives is passed over.
+        names: Relative names with slashes; files that macOS adds to archives are skipped.
     """
 
     def __init__(self, path: Path, names: list[str]) -> None:

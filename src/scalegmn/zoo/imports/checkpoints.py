@@ -180,13 +180,14 @@ def _shards(paths: Sequence[Path], ways: Ways, told: Sequence[str] | None) -> It
     waiting: dict[object, _Kind] = {}
     for row, path in enumerate(paths):
         state = files.read(path)
-        word = None if told is None else told[row]
+        word = (told[row] or None) if told is not None else None
         key: object = word, tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in state.items())
         if key not in waiting or isinstance(state, Described):
             try:
                 layout = ways.layout(state, word)
             except ScaleGMNError as error:
-                raise ScaleGMNError(f"{path}: {error}") from None
+                gap = f" (row {row + 2} of the table does not tell)" if told is not None and word is None else ""
+                raise ScaleGMNError(f"{path}: {error}{gap}") from None
             key = (key, layout) if isinstance(state, Described) else key
             waiting.setdefault(key, _Kind(layout))
         kind = waiting[key]

@@ -27,7 +27,7 @@ class _Sine(nn.Module):
 
 
 def fit_one_at_a_time(shape: Inr, points: Tensor, targets: Tensor, steps: int, lr: float = 1e-3) -> Tensor:
-    """The plain way: an ``nn.Sequential`` and ``torch.optim.Adam`` for each image in turn, default dws networks.
+    """The plain way: an `nn.Sequential` and `torch.optim.Adam` for each image in turn, default dws networks.
 
     Arguments:
         shape: The network.
@@ -62,15 +62,15 @@ def bench_zoo(seconds_budget: float = 20.0, *, batches_per_second: float | None 
     The ways take turns until the time is used up, and each reports its best turn: on a busy machine a median says more
     about the neighbours than about the code. All of them may use as many threads as torch does. Where other programs
     keep the cores busy, the threads of the two plain ways wait for each other at every operation and both ratios come
-    out many times too large: measure on a quiet machine, or per core with ``OMP_NUM_THREADS=1``.
+    out many times too large: measure on a quiet machine, or per core with `OMP_NUM_THREADS=1`.
 
     Arguments:
         seconds_budget: How long to measure.
         batches_per_second: Passed through to the result, measured elsewhere.
 
     Returns:
-        ``one_at_a_time_ms``, ``batched_autograd_ms``, ``ours_ms``, ``ratio_one``, ``ratio_batched``, and
-        ``batches_per_second`` if given.
+        `one_at_a_time_ms`, `batched_autograd_ms`, `ours_ms`, `ratio_one`, `ratio_batched`, and
+        `batches_per_second` if given.
     """
     if not seconds_budget > 0:
         raise ScaleGMNError(f"seconds_budget: expected a positive number, got {seconds_budget}")

@@ -1,6 +1,6 @@
 r"""Implicit neural representations: conventions, coordinates, initialisation and rendering.
 
-An INR is a small network :math:`f_\theta(x, y)` that returns the colour of an image at a point. Its parameters
+An INR is a small network \(f_\theta(x, y)\) that returns the colour of an image at a point. Its parameters
 travel as one row of a matrix, in the order W1, b1, W2, b2, ..., each weight (out, in) row by row.
 """
 
@@ -21,8 +21,8 @@ from ...errors import ScaleGMNError
 class Convention:
     """How a published INR collection scales its images and places its output.
 
-    A network fits ``low + (high - low) * image`` for images in [0, 1], and its colour is its last linear layer plus
-    ``offset``.
+    A network fits `low + (high - low) * image` for images in [0, 1], and its colour is its last linear layer plus
+    `offset`.
     """
 
     name: str
@@ -48,7 +48,7 @@ _MOST_STEPS, _WIDEST, _DEEPEST = 10**7, 4096, 32
 
 
 def convention(name: str) -> Convention:
-    """The convention of a name, ``dws`` (Navon et al., 2023) or ``nfn`` (Zhou et al., 2023).
+    """The convention of a name, `dws` (Navon et al., 2023) or `nfn` (Zhou et al., 2023).
 
     >>> convention("dws").offset
     0.5
@@ -61,13 +61,13 @@ def convention(name: str) -> Convention:
 def coordinates(height: int, width: int, convention_name: str = "dws") -> Tensor:
     """The points at which an INR is trained, one per pixel, pixels row by row.
 
-    Both conventions use ``linspace(-1, 1)`` along each side. ``dws`` gives a point as (x, y), so x varies fastest;
-    ``nfn`` gives it as (row, column).
+    Both conventions use `linspace(-1, 1)` along each side. `dws` gives a point as (x, y), so x varies fastest;
+    `nfn` gives it as (row, column).
 
     Arguments:
         height: Rows of the image.
         width: Columns of the image.
-        convention_name: ``dws`` or ``nfn``.
+        convention_name: `dws` or `nfn`.
 
     Returns:
         The coordinates, (height * width, 2) in float32.
@@ -87,17 +87,17 @@ def coordinates(height: int, width: int, convention_name: str = "dws") -> Tensor
 
 @dataclass(frozen=True)
 class Inr:
-    r"""The shape of an INR, :math:`f(x) = W_L \sigma(w_0 (W_{L-1} \cdots + b_{L-1})) + b_L + o`.
+    r"""The shape of an INR, \(f(x) = W_L \sigma(w_0 (W_{L-1} \cdots + b_{L-1})) + b_L + o\).
 
-    SIREN networks (Sitzmann et al., 2020) have :math:`\sigma = \sin` and :math:`w_0 = 30`; ``relu`` and ``tanh``
-    have :math:`w_0 = 1`. The offset o belongs to the convention.
+    SIREN networks (Sitzmann et al., 2020) have \(\sigma = \sin\) and \(w_0 = 30\); `relu` and `tanh`
+    have \(w_0 = 1\). The offset o belongs to the convention.
 
     Arguments:
         channels: Colours of the image, 1 or 3.
         hidden: Sizes of the hidden layers.
-        activation: ``sine``, ``relu`` or ``tanh``.
+        activation: `sine`, `relu` or `tanh`.
         w0: Frequency of the sine layers; 1 for the other activations.
-        convention: ``dws`` or ``nfn``.
+        convention: `dws` or `nfn`.
 
     >>> inr(1, hidden=(32, 32)).parameters
     1185
@@ -210,7 +210,7 @@ def inr(
     w0: float | None = None,
     convention_name: str = "dws",
 ) -> Inr:
-    """A checked :class:`Inr`; ``w0`` is 30 for sine unless given, and has no meaning for the others.
+    """A checked `Inr`; `w0` is 30 for sine unless given, and has no meaning for the others.
 
     >>> inr(3, activation="relu").w0
     1.0

@@ -41,13 +41,13 @@ def fit_inrs(
     rounding.
 
     Arguments:
-        targets: Images in [0, 1], (B, N, C), float32 (float64 also works); ``nfn`` scales them to [-1, 1] itself.
-        points: Coordinates of the pixels, (N, 2); see :func:`coordinates`.
+        targets: Images in [0, 1], (B, N, C), float32 (float64 also works); `nfn` scales them to [-1, 1] itself.
+        points: Coordinates of the pixels, (N, 2); see `coordinates`.
         fit: How; as `Fit()` says unless given.
         seed: Seed of the collection.
         indices: Number of each network in the collection, 0, 1, ... unless given.
         threads: Networks or groups fitted at the same time; as many as torch uses unless given.
-        engine: ``compiled`` or ``torch``; :func:`best_engine` unless given. Their results differ by rounding.
+        engine: `compiled` or `torch`; `best_engine` unless given. Their results differ by rounding.
 
     >>> image = torch.linspace(0, 1, 16).view(1, 16, 1)
     >>> result = fit_inrs(image, coordinates(4, 4), Fit(hidden=(8,), steps=200))

@@ -43,7 +43,7 @@ def fit_group(fit: Fit, shape: Inr, points: Tensor, targets: Tensor, start: Tens
 
 
 def group_size(shape: Inr, points: int) -> int:
-    """Networks fitted together on one thread: as many as the cache likes, from 8 to 128; depends on sizes alone.
+    """Networks fitted together on one thread: as many as fit the cache, from 8 to 128; it depends on sizes alone.
 
     >>> from scalegmn.zoo.inr.conventions import inr
     >>> group_size(inr(1), 28 * 28), group_size(inr(1), 8 * 8)

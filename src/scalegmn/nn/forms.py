@@ -1,0 +1,216 @@
+"""The two forms of the model: ours, and the paper's, which has every equation as printed. Each names its parts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from ..core.architecture import Architecture, Sum
+from ..errors import ScaleGMNError
+from .encoding import DualInit, FirstStates, Init
+from .invariant import Kind, PaperInvariant, ScaleInvariant
+from .layers import DualLayer, ForwardLayer, GraphLayer, PassingLayer, ReciprocalLayer, SharedLayer, Style
+from .paper import PaperForward, PaperInit, PaperReciprocal, PaperShared, PaperStyle
+from .spec import DropoutPlace, Flow, FormName, PassingSpec
+from .symmetry import Symmetry, edge_groups, vertex_groups
+
+
+class Form(ABC):
+    """Which parts message passing is made of.
+
+    Arguments:
+        spec: What a person chose.
+        symmetries: Of the architectures that it may read.
+    """
+
+    def __init__(self, spec: PassingSpec, symmetries: Sequence[Symmetry]) -> None:
+        self.spec = spec
+        self.symmetries = symmetries
+        self.flow = self.resolve()
+        complaints = filter(None, (self.options(), *map(self.complaint, symmetries)))
+        for complaint in complaints:
+            raise ScaleGMNError(complaint)
+
+    @abstractmethod
+    def resolve(self) -> Flow:
+        """The way back that `auto` stands for."""
+
+    @abstractmethod
+    def options(self) -> str | None:
+        """What is wrong with the options, if anything is."""
+
+    @abstractmethod
+    def complaint(self, symmetry: Symmetry) -> str | None:
+        """Why networks of an architecture cannot be read, if they cannot."""
+
+    @property
+    @abstractmethod
+    def style(self) -> Style:
+        """What all functions have in common."""
+
+    @abstractmethod
+    def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
+        """The first vertex and edge states, with some features of vertices beside the bias."""
+
+    @abstractmethod
+    def dual_init(self, features: int) -> DualInit | None:
+        """The first dual states, if there are any."""
+
+    @abstractmethod
+    def layer(self, *, edges: bool) -> PassingLayer:
+        """One iteration."""
+
+    def inverts(self, symmetry: Symmetry, connection: int) -> bool:
+        """Whether edges on the way back start from 1/w."""
+        return self.spec.backward == "reciprocal" or symmetry.edge_group(connection).scales
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether any group has scales."""
+        return any(g.scales for g in vertex_groups(self.symmetries))
+
+    def common(self, kind: Kind, place: DropoutPlace) -> Style:
+        """What functions have in common, with a class of invariant nets and a place of dropout."""
+        spec = self.spec
+        return Style(
+            vertex_groups(self.symmetries),
+            edge_groups(self.symmetries),
+            spec.width,
+            positions=spec.width if spec.positions_everywhere else 0,
+            gate=spec.gate,
+            sign=spec.sign,
+            aggregate=spec.aggregate,
+            dropout=0.0 if place == "states" else spec.dropout,
+            skip=spec.skip,
+            checkpointing=spec.checkpointing,
+            state_dropout=0.0 if place == "mlps" else spec.dropout,
+            depth=spec.depth,
+            kind=kind,
+        )
+
+
+class Ours(Form):
+    """Our form, with a dual stream where there are scales."""
+
+    layers: Mapping[Flow, type[GraphLayer]] = {
+        "none": ForwardLayer,
+        "shared": SharedLayer,
+        "reciprocal": ReciprocalLayer,
+        "dual": DualLayer,
+    }
+
+    def resolve(self) -> Flow:
+        if self.spec.backward != "auto":
+            return self.spec.backward
+        return "dual" if self.has_scales else "shared"
+
+    def options(self) -> str | None:
+        default = PassingSpec()
+        for name in ("rescale", "edge_rule", "neighbours_only"):
+            value = getattr(self.spec, name)
+            if value != getattr(default, name):
+                return f"{name}: {value!r} belongs to the paper's form; use form = 'paper'"
+        return None
+
+    def complaint(self, symmetry: Symmetry) -> str | None:
+        return _no_way_back(symmetry, self.flow, "'dual'")
+
+    @property
+    def style(self) -> Style:
+        return self.common(ScaleInvariant, self.spec.dropout_in or "mlps")
+
+    def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
+        return Init(
+            architectures,
+            self.style.vertex_groups,
+            self.spec.width,
+            self.style.nets,
+            features=features,
+            positions=self.spec.width,
+            edge_positions=self.spec.edge_positions,
+        )
+
+    def dual_init(self, features: int) -> DualInit | None:
+        if self.flow != "dual":
+            return None
+        w = self.spec.width
+        return DualInit(self.style.vertex_groups, w, self.style.nets, features=features, positions=w)
+
+    def layer(self, *, edges: bool) -> PassingLayer:
+        return self.layers[self.flow](self.style, edges=edges)
+
+
+class Paper(Form):
+    """The paper's form. Networks whose multipliers pass activations changed have no way back in it."""
+
+    layers: Mapping[Flow, type[PaperForward | PaperShared | PaperReciprocal]] = {
+        "none": PaperForward,
+        "shared": PaperShared,
+        "reciprocal": PaperReciprocal,
+    }
+
+    def resolve(self) -> Flow:
+        if self.spec.backward != "auto":
+            return self.spec.backward
+        return "reciprocal" if self.has_scales else "shared"
+
+    def options(self) -> str | None:
+        if self.flow == "dual":
+            return "backward: 'dual' is not in the paper; use 'auto', or form = 'ours'"
+        return None
+
+    def complaint(self, symmetry: Symmetry) -> str | None:
+        a = symmetry.architecture
+        if not all(isinstance(layer.combine, Sum) for layer in a.layers):
+            return f"form: 'paper' reads layers that add, but {a} multiplies; use form = 'ours'"
+        if self.flow == "shared" and _lifted(symmetry):
+            return f"backward: form = 'paper' needs sigma(a x) = a sigma(x), but {a} has another phi; use form = 'ours'"
+        return _no_way_back(symmetry, self.flow, "'auto', or form = 'ours'")
+
+    @property
+    def style(self) -> Style:
+        return self.common(PaperInvariant, self.spec.dropout_in or "states")
+
+    def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
+        return PaperInit(
+            architectures,
+            self.style.vertex_groups,
+            self.spec.width,
+            self.style.nets,
+            features=features,
+            positions=self.spec.width,
+            edge_positions=self.spec.edge_positions,
+            edge_groups=self.style.edge_groups,
+        )
+
+    def dual_init(self, features: int) -> DualInit | None:
+        return None
+
+    def layer(self, *, edges: bool) -> PassingLayer:
+        spec = self.spec
+        style = PaperStyle(
+            self.style,
+            rescale=spec.rescale,
+            edge_rule=spec.edge_rule,
+            neighbours_only=spec.neighbours_only,
+            edge_positions=spec.edge_positions and spec.positions_everywhere,
+        )
+        return self.layers[self.flow](style, edges=edges)
+
+
+FORMS: dict[FormName, type[Form]] = {"ours": Ours, "paper": Paper}
+
+
+def _lifted(s: Symmetry) -> bool:
+    return any(not s.phis[i].is_identity for i in range(len(s.phis)) if s.is_hidden(i))
+
+
+def _no_way_back(s: Symmetry, flow: Flow, instead: str) -> str | None:
+    a = s.architecture
+    if flow == "shared" and any(g.scales for g in s.groups):
+        return f"backward: 'shared' is equivariant for signs only, but {a} has scales; use {instead}"
+    if flow == "reciprocal" and not all(isinstance(layer.combine, Sum) for layer in a.layers):
+        return f"backward: 'reciprocal' reads layers that add, but {a} multiplies; use {instead}"
+    if flow == "reciprocal" and _lifted(s):
+        return f"backward: 'reciprocal' needs sigma(a x) = a sigma(x), but {a} has another phi; use {instead}"
+    return None

@@ -1,0 +1,326 @@
+r"""One iteration of message passing as the paper prints it (section 5, A.1.2 to A.1.4 and A.2).
+
+For all of them p are positional encodings, of the receiver, of the sender and of the edge, where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..core.activations import Phi
+from ..core.architecture import Architecture
+from ..core.groups import Group, Trivial
+from ..core.networks import Networks
+from ..native.formula import SOURCE, TARGET, Edge
+from .encoding import FirstStates, reciprocal
+from .invariant import PaperInvariant, sum_of
+from .kernels import kernel_shape, pad_kernel
+from .layers import Iteration, PassingLayer, Style
+from .message import Update
+from .nets import Nets
+from .scale import RescaleEquivariant
+from .spec import EdgeRule, Rescaling
+from .states import States
+from .symmetry import Symmetry, Way
+
+
+@dataclass(frozen=True)
+class PaperStyle:
+    """What all functions of all layers have in common in the paper's form.
+
+    Arguments:
+        common: What they have in common in every form.
+        rescale: How vertices and edges are joined.
+        edge_rule: What edges see of their ends.
+        neighbours_only: Whether messages leave out the central vertex.
+        edge_positions: Whether positional encodings of edges enter messages and updates too.
+    """
+
+    common: Style
+    rescale: Rescaling = "hadamard"
+    edge_rule: EdgeRule = "invariant"
+    neighbours_only: bool = False
+    edge_positions: bool = False
+
+    @property
+    def contexts(self) -> list[int]:
+        """Widths of the positional encodings along an edge: of its receiver, its sender and its own."""
+        return [*self.common.along_edge, *([self.common.positions] if self.edge_positions else [])]
+
+    def rescaling(self, groups: Sequence[Group]) -> Hadamard | Outer:
+        """A net of two vectors whose result moves as their product, which belongs to one of the groups."""
+        width = self.common.width
+        if self.rescale == "outer":
+            return Outer(groups, width, self.common.nets, hidden=self.common.gate)
+        return Hadamard(width, width, width)
+
+
+class Hadamard(RescaleEquivariant):
+    """`RescaleEquivariant` by the name that it shares with `Outer`."""
+
+    def of(self, group: Group, y: Tensor, e: Edge, *, lift: Phi, by_target: bool) -> Edge:
+        """Apply to all edges of a connection; arguments as in `RescaleEquivariant`."""
+        joined: Edge = self(y, e, lift=lift, by_target=by_target)
+        return joined
+
+
+class Outer(nn.Module):
+    r"""\(\mathsf{ReScaleEq}(y, e) = \mathsf{ScaleEq}(\mathrm{vec}(y \otimes e))\), the general form.
+
+    Law: g(a y, b e) = phi(a) b g(y, e), as long as phi(a) b is in the group.
+
+    Arguments:
+        groups: Of the product.
+        width: Of y, e and the result.
+        nets: What all nets have in common.
+        hidden: As in `PaperInvariant`.
+    """
+
+    def __init__(self, groups: Sequence[Group], width: int, nets: Nets, *, hidden: int | None) -> None:
+        super().__init__()
+        self.product = nets.equivariant(groups, width * width, width, hidden=hidden)
+
+    def of(self, group: Group, y: Tensor, e: Edge, *, lift: Phi, by_target: bool) -> Edge:
+        """Apply to all edges of a connection; arguments as in `RescaleEquivariant`."""
+        laid = lift(y).unsqueeze(-2 if by_target else -3)
+        outer = (laid.unsqueeze(-1) * e.dense().unsqueeze(-2)).flatten(-2)
+        return Edge(self.product.on_edges(group, Edge(outer)))
+
+
+class PaperMessage(nn.Module):
+    r"""\(\mathrm{MSG}_V(x, y, e, p) = \mathsf{AugScaleEq}([x, \mathsf{ReScaleEq}(y, e)], p)\), summed over neighbours.
+
+    Messages to input and output neurons are \(\mathrm{MLP}(x, \mathsf{ReScaleEq}(y, e), p)\).
+
+    Arguments:
+        style: What all functions have in common.
+    """
+
+    def __init__(self, style: PaperStyle) -> None:
+        super().__init__()
+        self.neighbours_only = style.neighbours_only
+        width, groups, nets = style.common.width, style.common.vertex_groups, style.common.nets
+        self.rescale = style.rescaling([*groups, Trivial])
+        inputs = width if style.neighbours_only else 2 * width
+        self.hidden = nets.equivariant(groups, inputs, width, contexts=style.contexts, hidden=style.common.gate)
+        self.fixed = nets.mlp(inputs + sum(style.contexts), width)
+
+    def forward(self, way: Way, x: Tensor, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Tensor:
+        """The sum of all messages along one connection (B, n, h).
+
+        Arguments:
+            way: Which edges, and which way.
+            x, y: States (B, n, h) of the layers that receive and send.
+            e: Edge states.
+            contexts: Positional encodings along the edges.
+        """
+        hidden = way.symmetry.is_hidden(way.receiver)
+        group = way.symmetry.groups[way.receiver] if hidden else Trivial
+        joined = self.rescale.of(group, way.leaving(y), e, lift=way.lift, by_target=way.by_target)
+        if not self.neighbours_only:
+            m = joined.dense()
+            joined = Edge(torch.cat([way.receivers(x).expand(*m.shape[:-1], -1), m], -1))
+        if hidden:
+            return way.arriving(self.hidden.on_edges(group, joined, contexts, reduce=way.to))
+        return way.arriving(self.fixed.on_edges(joined, contexts, reduce=way.to))
+
+
+class InvariantEdgeUpdate(nn.Module):
+    r"""\(\mathrm{UPD}_E(x, y, e, p) = \mathsf{AugScaleEq}(e, [\mathsf{ScaleInv}(x, y), p])\).
+
+    Arguments:
+        style: What all functions have in common.
+    """
+
+    def __init__(self, style: PaperStyle) -> None:
+        super().__init__()
+        w, groups, nets, gate = style.common.width, style.common.edge_groups, style.common.nets, style.common.gate
+        self.ends = nets.invariants(groups, [w, w], w, hidden=gate)
+        self.edge = nets.equivariant(groups, w, w, contexts=[w, *style.contexts], hidden=gate)
+
+    def forward(self, way: Way, x: Tensor, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Edge:
+        """The new state (B, n_t, n_s, h) of edges; arguments as in `PaperMessage`."""
+        group = way.symmetry.edge_group(way.connection)
+        ends = self.ends[group]
+        assert isinstance(ends, PaperInvariant)
+        invariant = ends.along([way.receivers(x), way.senders(y)], e.edges)
+        return Edge(self.edge.on_edges(group, e, [invariant, *contexts]))
+
+
+class ReciprocalEdgeUpdate(nn.Module):
+    r"""\(\mathrm{UPD}_E(x, y, e, p) = \mathsf{AugScaleEq}([e, \mathsf{ReScaleEq}(x, 1 \oslash y)], p)\), with 1/0 := 0.
+
+    Arguments:
+        style: What all functions have in common.
+    """
+
+    def __init__(self, style: PaperStyle) -> None:
+        super().__init__()
+        w, groups, nets, gate = style.common.width, style.common.edge_groups, style.common.nets, style.common.gate
+        self.rescale = style.rescaling(groups)
+        self.edge = nets.equivariant(groups, 2 * w, w, contexts=style.contexts, hidden=gate)
+
+    def forward(self, way: Way, x: Tensor, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Edge:
+        """The new state (B, n_t, n_s, h) of edges; arguments as in `PaperMessage`."""
+        group = way.symmetry.edge_group(way.connection)
+        by_target = way.to == TARGET
+        inverse = Edge(reciprocal(way.senders(way.lift(y))).expand(*e.edges, -1))
+        ends = way.receivers(x).squeeze(-2 if by_target else -3)
+        joined = self.rescale.of(group, ends, inverse, lift=Phi(), by_target=by_target)
+        return Edge(self.edge.on_edges(group, Edge(torch.cat([e.dense(), joined.dense()], -1)), contexts))
+
+
+EdgeUpdates = InvariantEdgeUpdate | ReciprocalEdgeUpdate
+
+
+class PaperLayer(PassingLayer):
+    """One iteration in the paper's form: edges have no skip connections.
+
+    Arguments:
+        style, edges: As in `PassingLayer`.
+        messages: How many a vertex receives: 2 if they also go back.
+    """
+
+    def __init__(self, style: PaperStyle, *, edges: bool, messages: int) -> None:
+        common = style.common
+        super().__init__(common, edges=edges)
+        self.paper = style
+        self.message = PaperMessage(style)
+        self.update = Update(
+            common.vertex_groups, common.width, common.nets, messages=messages, contexts=common.along_vertex
+        )
+        self.edge_update = self.update_of_edges()
+
+    def update_of_edges(self) -> EdgeUpdates | None:
+        """An edge update, if there are any."""
+        if not self.edges:
+            return None
+        return (InvariantEdgeUpdate if self.paper.edge_rule == "invariant" else ReciprocalEdgeUpdate)(self.paper)
+
+    def e(self, step: Iteration, connection: int) -> Edge:
+        return self.updated(step, Way(step.symmetry, connection), step.old.e(connection), self.edge_update)
+
+    def gather(
+        self, old: States, layer: int, message: PaperMessage, *, back: bool = False, inverse: bool = False
+    ) -> Tensor:
+        """Messages (B, n, h) that one layer receives, along the connections or back, there on inverse edges."""
+        a = old.symmetry.architecture
+        found, count = [], 0
+        for c in (a.outgoing if back else a.incoming)[layer]:
+            way = Way(old.symmetry, c, back)
+            e = old.r(c) if inverse else old.e(c)
+            found.append(self._run(message, way, old.x(layer), old.x(way.sender), e, self.along(old, way)))
+            count += e.edges[1 if way.to == SOURCE else 2]
+        if not found:
+            return torch.zeros_like(old.x(layer))
+        total = sum_of(found)
+        return total / count if self.style.aggregate == "mean" else total
+
+    def updated(self, step: Iteration, way: Way, e: Edge, update: EdgeUpdates | None) -> Edge:
+        """New states of edges."""
+        if update is None:
+            return e
+        old = step.old
+        new: Edge = self._run(update, way, old.x(way.receiver), old.x(way.sender), e, self.along(old, way))
+        return new
+
+    def along(self, old: States, way: Way) -> list[Tensor]:
+        """Positional encodings along edges: of their receivers, of their senders, their own."""
+        if not self.style.positions:
+            return []
+        p = old.positions
+        own = [old.edge_positions[way.connection]] if self.paper.edge_positions else []
+        return [way.receivers(p[way.receiver]), way.senders(p[way.sender]), *own]
+
+
+class PaperForward(PaperLayer):
+    """Messages along the connections only: ScaleGMN."""
+
+    def __init__(self, style: PaperStyle, *, edges: bool) -> None:
+        super().__init__(style, edges=edges, messages=1)
+
+    def x(self, old: States, layer: int) -> Tensor:
+        m = self.gather(old, layer, self.message)
+        return self._updated(self.update, old, layer, [old.x(layer), m])
+
+
+class PaperShared(PaperLayer):
+    """Messages both ways along the same edges: ScaleGMN-B for signs, where 1/q = q."""
+
+    def __init__(self, style: PaperStyle, *, edges: bool) -> None:
+        super().__init__(style, edges=edges, messages=2)
+        self.backward_message = PaperMessage(style)
+
+    def x(self, old: States, layer: int) -> Tensor:
+        forward = self.gather(old, layer, self.message)
+        backward = self.gather(old, layer, self.backward_message, back=True)
+        return self._updated(self.update, old, layer, [old.x(layer), forward, backward])
+
+
+class PaperReciprocal(PaperLayer):
+    """Messages back along edges of their own, which start from 1/w: ScaleGMN-B for positive scales."""
+
+    def __init__(self, style: PaperStyle, *, edges: bool) -> None:
+        super().__init__(style, edges=edges, messages=2)
+        self.backward_message = PaperMessage(style)
+        self.backward_edge_update = self.update_of_edges()
+
+    def x(self, old: States, layer: int) -> Tensor:
+        forward = self.gather(old, layer, self.message)
+        backward = self.gather(old, layer, self.backward_message, back=True, inverse=True)
+        return self._updated(self.update, old, layer, [old.x(layer), forward, backward])
+
+    def r(self, step: Iteration, connection: int) -> Edge:
+        way = Way(step.symmetry, connection, back=True)
+        return self.updated(step, way, step.old.r(connection), self.backward_edge_update)
+
+
+class PaperInit(FirstStates):
+    r"""The first states in the paper's form: weights and biases as they are.
+
+    \(\mathrm{INIT}_E(w) = \Gamma_E w\); with edge positions \(\mathrm{INIT}_E(w, p) = \mathsf{AugScaleEq}(w, p)\).
+
+    Arguments:
+        architectures, groups, width, nets, features, positions, edge_positions: As in `FirstStates`.
+        edge_groups: Groups of edges.
+    """
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        groups: tuple[Group, ...],
+        width: int,
+        nets: Nets,
+        *,
+        features: int,
+        positions: int,
+        edge_positions: bool,
+        edge_groups: tuple[Group, ...],
+    ) -> None:
+        super().__init__(
+            architectures,
+            groups,
+            width,
+            nets,
+            features=features,
+            positions=positions,
+            edge_positions=edge_positions,
+            linear=not edge_positions,
+        )
+        inputs = self.kernels.size
+        self.edge_net = nets.equivariant(edge_groups, inputs, width, contexts=[width]) if edge_positions else None
+
+    def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
+        if self.edge_net is None or self.edge_positions is None:
+            return self.project(symmetry, connection, w)
+        shape = kernel_shape(symmetry.architecture.connections[connection])
+        full = pad_kernel(w, shape, self.kernels.shape)
+        p = self.edge_positions(symmetry, connection)
+        return Edge(self.edge_net.on_edges(symmetry.edge_group(connection), Edge(full), [p]))
+
+    def measure(self, training: Sequence[Networks]) -> None:
+        """Nothing: the paper does not normalise its inputs."""
