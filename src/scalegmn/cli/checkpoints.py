@@ -30,21 +30,24 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write, in the f
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def read(files: Sequence[Path], arch: str | None, activation: str | None, w0: float | None) -> Networks:
+def read(files: Sequence[Path], arch: str | None, activation: str | None, w0: float | None, prefix: str) -> Networks:
     """Checkpoints of one architecture."""
     from ..core.networks import Networks
 
     like = None if arch is None else load_module(arch)
-    return Networks.from_files(files, like=like, activation=hidden_activation(activation, w0))
+    return Networks.from_files(files, like=like, activation=hidden_activation(activation, w0), prefix=prefix)
 
 
 def check_like(out: Path, file: Path) -> None:
     """Complain about an output whose format is not the input's, before there is anything to write."""
-    from ..convert.files import check_writable
+    from ..convert.files import format_of
 
     if out.suffix != file.suffix:
         raise ScaleGMNError(f"out: expected the format of {file.name}, {file.suffix or 'no suffix'}, got {out.name}")
-    check_writable(out)
+    if not out.parent.is_dir():
+        raise ScaleGMNError(f"{out}: expected an existing folder, got {out.parent}; make it first")
+    if file.is_file() and format_of(file) not in ("torch", "safetensors"):
+        raise ScaleGMNError(f"{file}: files of this kind are read, not written; save its weights with torch first")
 
 
 def write_like(file: Path, networks: Networks, out: Path) -> None:
@@ -55,24 +58,27 @@ def write_like(file: Path, networks: Networks, out: Path) -> None:
         networks: One network.
         out: Where to write.
     """
+    import io
+
     import torch
 
+    from ..convert.files import format_of, write
     from ..convert.files import read as read_state
-    from ..convert.files import write
+    from ..files import write_atomically
 
     (state,) = networks.to_state_dicts()
     stored = read_state(file)
     prefix = _prefix(list(stored), list(state))
     state = {key: state.get(key.removeprefix(prefix), tensor) for key, tensor in stored.items()}
-    content: Any = {} if file.suffix == ".safetensors" else torch.load(file, map_location="cpu", weights_only=True)
+    form = format_of(file)
+    content: Any = {} if form == "safetensors" else torch.load(file, map_location="cpu", weights_only=True)
     around = [key for key, v in content.items() if isinstance(v, dict) and v.keys() == stored.keys()]
     if not around:
-        write(state, out)
+        write(state, out, form=form)
         return
-    try:
-        torch.save({**content, around[0]: state}, out)
-    except OSError as error:
-        raise ScaleGMNError(f"{out}: cannot be written ({error.strerror})") from error
+    buffer = io.BytesIO()
+    torch.save({**content, around[0]: state}, buffer)
+    write_atomically(out, buffer.getvalue())
 
 
 def _prefix(stored: Sequence[str], names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import typer
 from .application import app, examples
 from .checkpoints import Activation, Arch, Frequency, Json, Out, check_like, read, read_inputs, working, write_like
 from .console import note, number, print_json, stdout
+from .sources import Prefix
 
 
 class How(StrEnum):
@@ -39,6 +40,7 @@ def merge(
     arch: Arch = None,
     activation: Activation = None,
     w0: Frequency = None,
+    prefix: Prefix = "",
     as_json: Json = False,
 ) -> None:
     """Align checkpoints and average them; with --data the neurons keep their mean and deviation.
@@ -50,7 +52,7 @@ def merge(
 
     began = time.perf_counter()
     check_like(out, files[0])
-    networks, inputs = read(files, arch, activation, w0), read_inputs(data)
+    networks, inputs = read(files, arch, activation, w0, prefix), read_inputs(data)
     with working("merging"):
         result = merged(networks, how.value, at=at, inputs=inputs)
         distances = distance(networks, result).tolist()

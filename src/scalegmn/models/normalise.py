@@ -38,7 +38,11 @@ class NormalisedSpec(PeerSpec):
 
 
 class Normalisation(nn.Module, ABC):
-    """What stands in front of a trunk."""
+    """What stands in front of a trunk.
+
+    >>> isinstance(normaliser("layer", [Architecture.mlp([2, 8, 1])]), Normalisation)
+    True
+    """
 
     @abstractmethod
     def fit(self, training: Sequence[Networks]) -> None:
@@ -50,7 +54,12 @@ class Normalisation(nn.Module, ABC):
 
 
 class Unchanged(Normalisation):
-    """No normalisation."""
+    """No normalisation.
+
+    >>> networks = Networks(Architecture.mlp([2, 8, 1]), torch.randn(3, 33))
+    >>> Unchanged()(networks) is networks
+    True
+    """
 
     def fit(self, training: Sequence[Networks]) -> None:
         """Nothing to take."""
@@ -120,7 +129,14 @@ class Standardisation(Normalisation, ABC):
 
 
 class PerParameter(Standardisation):
-    """Mean and standard deviation of every parameter by itself."""
+    """Mean and standard deviation of every parameter by itself.
+
+    >>> networks = Networks(Architecture.mlp([2, 8, 1]), 5 * torch.randn(100, 33))
+    >>> normalise = PerParameter([networks.architecture])
+    >>> normalise.fit([networks])
+    >>> bool(normalise(networks).parameters.std() < 1.1)
+    True
+    """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
         var, mean = torch.var_mean(networks.parameters, dim=0, correction=0)
@@ -128,7 +144,14 @@ class PerParameter(Standardisation):
 
 
 class PerLayer(Standardisation):
-    """One mean and one standard deviation for each tensor of parameters; commutes with permutations."""
+    """One mean and one standard deviation for each tensor of parameters; commutes with permutations.
+
+    >>> networks = Networks(Architecture.mlp([2, 8, 1]), 5 * torch.randn(100, 33))
+    >>> normalise = PerLayer([networks.architecture])
+    >>> normalise.fit([networks])
+    >>> bool(normalise(networks).parameters.std() < 1.1)
+    True
+    """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
         mean, square = _moments(networks)
@@ -136,7 +159,14 @@ class PerLayer(Standardisation):
 
 
 class LayerScale(Standardisation):
-    """One root mean square for each tensor of parameters, nothing subtracted; commutes with scalings too."""
+    """One root mean square for each tensor of parameters, nothing subtracted; commutes with scalings too.
+
+    >>> networks = Networks(Architecture.mlp([2, 8, 1]), 5 * torch.randn(100, 33))
+    >>> normalise = LayerScale([networks.architecture])
+    >>> normalise.fit([networks])
+    >>> bool(normalise(networks).parameters.std() < 1.1)
+    True
+    """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
         mean, square = _moments(networks)

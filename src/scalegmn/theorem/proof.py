@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..core.activations import Activation
 from ..core.groups import Group
+from ..native.formula import Edge
 from ..nn.body import MessagePassing
 from ..nn.encoding import reciprocal
 from ..nn.invariant import Invariant, Product, unit
@@ -89,7 +90,7 @@ class AnalyticInvariant(Invariant):
 
     def times(self, p: Product) -> Tensor:
         x = p.x.dense()
-        return p.of(self([x, *p.companions]), x)
+        return p.of(self([x, *p.companions]), Edge(x))
 
 
 class Analytic(nn.Module):
