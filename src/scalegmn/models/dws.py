@@ -114,3 +114,4 @@ DWS = Method(
     "dws", "DWSNets", "Navon et al., ICML 2023", ("permutation",), DWSTrunk, DWSSpec(32, 4),
     convolutions=False, several=False,
 )  # fmt: skip
+"""DWSNets (`dws`), by name in recipes; options as in `DWSSpec`."""

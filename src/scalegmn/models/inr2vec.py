@@ -194,3 +194,4 @@ Inr2Vec = Method(
     "inr2vec", "inr2vec", "De Luigi et al., ICLR 2023", (), Inr2VecTrunk, Inr2VecSpec(128, 4),
     convolutions=False, several=False,
 )  # fmt: skip
+"""inr2vec (`inr2vec`); options as in `Inr2VecSpec`."""

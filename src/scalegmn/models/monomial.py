@@ -202,3 +202,4 @@ MonomialNFN = Method(
     "monomial-nfn", "Monomial-NFN", "Tran et al., NeurIPS 2024", ("permutation", "scale"),
     MonomialTrunk, MonomialSpec(32, normalisation="scale"), several=False,
 )  # fmt: skip
+"""Monomial-NFN (`monomial-nfn`); options as in `MonomialSpec`."""

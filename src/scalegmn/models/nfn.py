@@ -199,4 +199,6 @@ class NFNTrunk(EditingTrunk):
 NFNHNP = Method(
     "nfn-hnp", "NFN (HNP)", "Zhou et al., NeurIPS 2023", ("permutation",), NFNTrunk, NFNSpec(), several=False
 )
+"""NFN that permutes hidden neurons only (`nfn-hnp`); options as in `NFNSpec`."""
 NFNNP = replace(NFNHNP, name="nfn-np", title="NFN (NP)", spec=NFNSpec(neurons="all"))
+"""NFN that permutes all neurons (`nfn-np`); options as in `NFNSpec`."""

@@ -280,3 +280,4 @@ class NFTTrunk(Trunk):
 
 _PAPER = "Zhou et al., Neural Functional Transformers, NeurIPS 2023"
 NFT = Method("nft", "NFT", _PAPER, ("permutation",), NFTTrunk, NFTSpec())
+"""Neural functional transformers (`nft`); options as in `NFTSpec`."""

@@ -62,3 +62,4 @@ class NGGNNTrunk(NeuralGraphTrunk):
 
 
 NGGNN = Method("ng-gnn", "NG-GNN", PAPER, ("permutation",), NGGNNTrunk, GraphSpec())
+"""The graph network on neural graphs (`ng-gnn`); options as in `GraphSpec`."""

@@ -145,3 +145,4 @@ def portions(networks: Networks, width: int) -> list[Networks]:
 
 
 NGT = Method("ng-t", "NG-T", PAPER, ("permutation",), NGTTrunk, NGTSpec(sigma=1.0))
+"""The transformer on neural graphs (`ng-t`); options as in `NGTSpec`."""
