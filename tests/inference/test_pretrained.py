@@ -6,9 +6,11 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_runs import recipe_for
@@ -23,6 +25,8 @@ from scalegmn.inference.places import PRETRAINED, find_model, pretrained
 from scalegmn.inference.pretrained import export
 from scalegmn.inference.trained import load
 from scalegmn.training.loop import train
+from scalegmn.zoo.images.collections import Images
+from scalegmn.zoo.inr.build import Fit, build_inr_zoo
 from scalegmn.zoo.store.zoo import Zoo
 
 Command = Callable[..., tuple[str, str]]
@@ -135,6 +139,23 @@ def test_other_spellings_get_the_same_answers(digits: Zoo, packed: Path, tmp_pat
     assert labels(states) == expected
     words = "read as sin(W x + b), values from 0 to 1, nothing added to the output"
     assert any(words in text for text in trained.read(states).notes())
+
+
+def test_a_zoo_says_how_its_networks_are_written(digits: Zoo, packed: Path, tmp_path: Path) -> None:
+    trained = load(packed)
+    images = Images("d", digits.stored_images().numpy()[:12, ..., 0], np.zeros(12, np.int64), np.ones(12, np.bool_))
+    fit = Fit(hidden=(8, 8), convention="nfn", w0=20.0, steps=30)
+    other = build_inr_zoo(images, tmp_path / "nfn", fit=fit)
+    (piece,) = trained.read(other).pieces
+    (chunk,) = piece.chunks()
+    (seen,) = chunk.networks
+    assert seen.architecture == digits.architecture
+    assert digits.canvas is not None
+    assert other.canvas is not None
+    assert torch.allclose(digits.canvas.render(seen), other.canvas.render(other.batch()), atol=1e-4)
+    assert len(trained.predict(trained.read(other))) == 12
+    with pytest.raises(ScaleGMNError, match="paints on"):
+        trained.evaluate(build_inr_zoo(images, tmp_path / "z", fit=replace(fit, w0=30.0)))
 
 
 def test_edits_come_back_in_the_spelling_in_which_they_came(digits: Zoo, editor: Path) -> None:

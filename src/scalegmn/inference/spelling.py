@@ -177,12 +177,14 @@ def settle(distances: Tensor) -> int:
     >>> import torch
     >>> settle(torch.tensor([[0.9, 0.7], [0.3, 0.2]])), settle(torch.tensor([[9.0, 0.9], [0.3, 0.2]]))
     (0, 1)
-    >>> settle(torch.tensor([[9.0, 9.0], [3.0, 2.0]]))
-    0
+    >>> settle(torch.tensor([[9.0, 9.0], [3.0, 2.0]])), settle(torch.tensor([[90.0, 90.0], [3.0, 1.0]]))
+    (0, 1)
     """
     far = (distances > 1).double().mean(1)
-    best = int(distances.clamp(max=10).mean(1).argmin())
-    return best if far[0] >= FAR_SHARE and far[best] < far[0] / 2 else 0
+    mean = distances.clamp(max=10).mean(1)
+    best = int(mean.argmin())
+    nearer = far[best] < far[0] / 2 or mean[best] < mean[0] / 4
+    return best if far[0] >= FAR_SHARE and nearer else 0
 
 
 def turns(distances: Tensor, turned: Tensor) -> bool:

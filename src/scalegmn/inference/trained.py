@@ -136,8 +136,7 @@ class Trained:
         found = Reader(self.model, self.layouts, restates=self.familiar is not None).read(source, hints)
         if self.familiar is None:
             return found
-        canvas = from_json(Canvas, self.config["canvas"], "canvas") if "canvas" in self.config else None
-        return look(found, self.model, self.familiar, canvas)
+        return look(found, self.model, self.familiar, self._canvas())
 
     def predict(self, source: Source | Reading, *, activation: str | None = None, top: int = 1) -> list[dict[str, Any]]:
         """One answer per network: its label with a probability, or a number.
@@ -180,11 +179,11 @@ class Trained:
                 f"edit: this model makes {model.copies} networks of each, whose outputs are averaged; "
                 "train one with copies = 1 to get one network"
             )
-        batches = [(piece, piece.networks) for piece in found.pieces if isinstance(piece.networks, Networks)]
+        batches = [piece.networks for piece in found.pieces if isinstance(piece.networks, Networks)]
         if len(batches) < len(found.pieces):
             raise ScaleGMNError("edit: expected modules, state dicts, files or networks, got a zoo")
         with torch.no_grad():
-            return [piece.rewritten(self._edit(model, networks)) for piece, networks in batches]
+            return [self._edit(model, networks) for networks in batches]
 
     def _edit(self, model: Editor, networks: Networks) -> Networks:
         edited: Networks = model(present(networks.to(dtype=self._dtype), self.canonical, self.device))
@@ -203,6 +202,9 @@ class Trained:
             reason = self.model.reads(architecture)
             if reason is not None:
                 raise ScaleGMNError(f"zoo: {zoo.path}: {reason}")
+        canvas = self._canvas()
+        if None not in (canvas, zoo.canvas) and zoo.canvas != canvas:
+            raise ScaleGMNError(f"zoo: {zoo.path} paints on {zoo.canvas}, training networks on {canvas}; use `predict`")
         alone = World(0, 1, self.device)
         return evaluate(
             self.model,
@@ -213,6 +215,10 @@ class Trained:
             canonical=self.canonical,
             transform_seed=transform_seed,
         )
+
+    def _canvas(self) -> Canvas | None:
+        """What training networks paint on, where it was kept."""
+        return from_json(Canvas, self.config["canvas"], "canvas") if "canvas" in self.config else None
 
     def _invariant(self, wish: str) -> InvariantModel:
         if not isinstance(self.model, InvariantModel):
