@@ -1,4 +1,4 @@
-"""Each public class of the core and of the models has an example, which pytest runs with the docstrings."""
+"""Each public class of core, nn and models has an example, which pytest runs with the docstrings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def without_example(source: str) -> list[str]:
     return [c.name for c in classes if not c.name.startswith("_") and ">>>" not in (ast.get_docstring(c) or "")]
 
 
-@pytest.mark.parametrize("room", ["core", "models"])
+@pytest.mark.parametrize("room", ["core", "nn", "models"])
 def test_public_classes_have_examples(room: str) -> None:
     found = {path.name: without_example(path.read_text()) for path in sorted((ROOT / room).rglob("*.py"))}
     assert {name: classes for name, classes in found.items() if classes} == {}

@@ -20,11 +20,11 @@ def balance(
     out: Out,
     int8: Annotated[bool, typer.Option("--int8", help="Also measure 8-bit weights, one step per tensor.")] = False,
     data: Annotated[Path | None, typer.Option(help="With --int8: inputs (.npy, .npz, .pt).")] = None,
+    as_json: Json = False,
     arch: Arch = None,
     activation: Activation = None,
     w0: Frequency = None,
     prefix: Prefix = "",
-    as_json: Json = False,
 ) -> None:
     """Rescale neurons so that the weights of a tensor have similar ranges; the function stays the same."""
     from ..alignment.balance import balance as balanced

