@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,11 +59,9 @@ def write_like(file: Path, networks: Networks, out: Path) -> None:
         networks: One network.
         out: Where to write.
     """
-    import io
-
     import torch
 
-    from ..convert.files import format_of, write
+    from ..convert.files import format_of, read_torch, write
     from ..convert.files import read as read_state
     from ..files import write_atomically
 
@@ -71,7 +70,7 @@ def write_like(file: Path, networks: Networks, out: Path) -> None:
     prefix = _prefix(list(stored), list(state))
     state = {key: state.get(key.removeprefix(prefix), tensor) for key, tensor in stored.items()}
     form = format_of(file)
-    content: Any = {} if form == "safetensors" else torch.load(file, map_location="cpu", weights_only=True)
+    content: Any = {} if form == "safetensors" else read_torch(file)
     around = [key for key, v in content.items() if isinstance(v, dict) and v.keys() == stored.keys()]
     if not around:
         write(state, out, form=form)
@@ -90,25 +89,28 @@ def _prefix(stored: Sequence[str], names: Sequence[str]) -> str:
 
 def read_inputs(file: Path | None) -> Tensor | None:
     """Inputs of networks from a file: an array (.npy, or the first in .npz), or a tensor (.pt)."""
-    import zipfile
-
-    import numpy as np
     import torch
+
+    from ..convert.files import read_torch
+    from ..files import open_file, read_npy
 
     if file is None:
         return None
+    found: object = None
+    if file.suffix in (".npy", ".npz"):
+        array = read_npy(file)
+        if array.dtype.kind not in "fiub":
+            raise ScaleGMNError(f"{file}: expected numbers as inputs, got {array.dtype}")
+        found = torch.from_numpy(array.astype("float64"))
+    elif file.suffix in (".pt", ".pth"):
+        open_file(file).close()
+        found = read_torch(file)
+    if not isinstance(found, torch.Tensor) or found.is_sparse or found.is_meta or found.is_complex():
+        raise ScaleGMNError(f"{file}: expected inputs (N, ...) as .npy, .npz, or a tensor in .pt")
     try:
-        if file.suffix in (".npy", ".npz"):
-            found = np.load(file, allow_pickle=False)
-            array = found if isinstance(found, np.ndarray) else found[found.files[0]]
-            return torch.from_numpy(np.asarray(array, dtype=np.float64))
-        if file.suffix in (".pt", ".pth"):
-            tensor = torch.load(file, map_location="cpu", weights_only=True)
-            if isinstance(tensor, torch.Tensor):
-                return tensor.double()
-    except (ValueError, EOFError, RuntimeError, IndexError, zipfile.BadZipFile) as error:
-        raise ScaleGMNError(f"{file}: cannot be read as an array of inputs ({type(error).__name__})") from error
-    raise ScaleGMNError(f"{file}: expected inputs (N, ...) as .npy, .npz, or a tensor in .pt")
+        return found.double()
+    except (RuntimeError, MemoryError) as error:
+        raise ScaleGMNError(f"{file}: inputs of shape {tuple(found.shape)} do not fit into memory") from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .application import app, examples
-from .console import note, number, print_json, stdout
+from .console import interruptible, note, number, print_json, stdout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,11 +227,8 @@ def _train(todo: Sequence[Experiment], place: Place, runs: Path, results: Path, 
             value = number(found["test"][found["metric"]], ".4f")
             note(f"{name}: {found['metric']} {value} after {found['seconds']:.0f} s")
 
-    try:
+    with interruptible(lambda: "finished runs have their records; the same command continues with the others"):
         perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
-    except KeyboardInterrupt:
-        note("finished runs have their records; the same command continues with the others")
-        raise
 
 
 def _show(data: dict[str, Any]) -> None:

@@ -17,11 +17,13 @@ from ..core.html import html_table
 from ..core.networks import Networks
 from ..core.schema import architecture_from_json, from_json
 from ..errors import ScaleGMNError
+from ..files import believing
 from ..models.base import Editor, InvariantModel, Metanetwork
 from ..tasks import Task, build_model, task_from_json
 from ..training.distributed import World
 from ..training.evaluation import Evaluation, evaluate
-from ..training.state import read_json, read_tensors, weights_of, write_json, write_tensors
+from ..training.run import read_config
+from ..training.state import read_tensors, weights_of, write_json, write_tensors
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
@@ -46,9 +48,13 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Trained:
     path = find_model(path)
     if not (path / WEIGHTS).is_file():
         raise ScaleGMNError(f"run: {path} holds no {WEIGHTS} yet; train at least to the first validation")
-    familiar = Familiar.from_tensors(read_tensors(path / FAMILIAR)) if (path / FAMILIAR).is_file() else None
-    config, weights = read_json(path / CONFIG), read_tensors(path / WEIGHTS)
-    return Trained.from_config(config, weights, familiar, device=device)
+    config, weights = read_config(path / CONFIG), read_tensors(path / WEIGHTS)
+    familiar = None
+    if (path / FAMILIAR).is_file():
+        with believing(path / FAMILIAR):
+            familiar = Familiar.from_tensors(read_tensors(path / FAMILIAR))
+    with believing(path / CONFIG):
+        return Trained.from_config(config, weights, familiar, device=device)
 
 
 class Trained:
@@ -90,7 +96,7 @@ class Trained:
         try:
             model.load_state_dict(dict(weights))
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split())[:300]
             raise ScaleGMNError(f"{WEIGHTS}: does not belong to this {CONFIG} ({reason})") from None
         return Trained(model.to(device), task, config, familiar)
 

@@ -13,6 +13,7 @@ from ..core.architecture import Architecture
 from .kernels import crop_kernel, kernel_shape, together
 from .layers import Style, pairing
 from .message import VertexInvariant
+from .mlp import LayerNorm
 from .states import States
 from .symmetry import Symmetry
 
@@ -123,7 +124,7 @@ class Readout(nn.Module):
 
 
 def _hidden(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.SiLU(), nn.Dropout(dropout))
+    return nn.Sequential(nn.Linear(inputs, outputs), LayerNorm(outputs), nn.SiLU(), nn.Dropout(dropout))
 
 
 class ParameterReadout(nn.Module):

@@ -11,8 +11,10 @@ from typing import Any
 
 from ..core.schema import strict
 from ..errors import ScaleGMNError
+from ..files import believing
 from ..inference.trained import load
 from ..training.data import open_zoo
+from ..training.documents import checked
 from ..training.recipe import Recipe, flat, make_recipe
 from ..training.run import Run
 from ..training.state import read_json, write_json
@@ -67,7 +69,7 @@ def write_record(folder: Path, published: Path | None, experiment: Experiment, r
         experiment: What was asked.
         run: Where it was trained.
     """
-    results, config = run.results(), read_json(run.path / "config.json")
+    results, config = run.results(), run.config()
     dataset = experiment.dataset
     recipe = config["recipe"]
     zoo = open_zoo(recipe["zoo"], config["zoo"]["sha256"])
@@ -120,10 +122,8 @@ def _read(path: Path) -> Record:
     if "moved" in values:
         # Its name in older records.
         values["transformed"] = values.pop("moved")
-    try:
-        return Record(**values)
-    except TypeError as error:
-        raise ScaleGMNError(f"{path}: not a record of a run ({error}); delete it and run again") from None
+    with believing(path, "delete it and run again"):
+        return Record(**checked(Record, values, path))
 
 
 def matching(records: Sequence[Record], dataset: str, method: str) -> list[Record]:
