@@ -234,22 +234,25 @@ def merge_part(data: Data, quick: bool) -> list[Row]:
 # -- 4. balance ----------------------------------------------------------------------------------------------------
 
 
-def balance_part(data: Data, quick: bool) -> list[Row]:
-    """The test error of int8 weights: of networks as trained, rescaled at random, and balanced after that."""
+def balance_part(data: Data, count: int) -> list[Row]:
+    """The test error of int8 weights: of some networks as trained, rescaled at random, and balanced after that."""
     rows = []
     for family in families(data):
         if not family.name.startswith("relu"):
             continue
         say(f"balance: {family.name}")
-        count = 2 if quick else 40
         networks = Networks.from_modules([trained(family, data, seed) for seed in range(count)])
         draw = torch.Generator().manual_seed(3)
         scaled = Transform.sample(networks.architecture, count, draw, permute=False).apply(networks)
         loss = errors_on(family, data)
         variants = {"trained": networks, "rescaled": scaled, "balanced": balance(scaled).networks}
-        row: Row = {"family": family.name, "networks": count, "error": float(loss(networks).mean())}
+        before = loss(networks).double()
+        row: Row = {"family": family.name, "networks": count, "error": float(before.mean())}
         for name, n in variants.items():
-            row[f"error in int8, {name}"] = float(loss(quantised(n)).mean())
+            after = loss(quantised(n)).double()
+            row[f"error in int8, {name}"] = float(after.mean())
+            deviation = float((after - before).std()) / count**0.5
+            row[f"lost in int8, {name}"] = f"{float((after - before).mean()):+.4f} +- {deviation:.4f}"
         every = family.inputs(torch.cat([data.x, data.test_x]))
         for name, n in variants.items():
             row[f"outputs off by, {name}"] = float(rounding_error(n, every).mean())
@@ -331,6 +334,7 @@ def main() -> None:
     parser.add_argument("--images", default="digits", help="digits, mnist, cifar10")
     parser.add_argument("--root", type=Path, help="where the files of mnist and cifar10 are")
     parser.add_argument("--only", default="planted,copies,merge,balance,speed")
+    parser.add_argument("--networks", type=int, default=10, help="how many of each family are balanced")
     parser.add_argument("--figures", type=Path, help="a folder for the pictures of docs/align.md")
     options = parser.parse_args()
     data = load(options.images, options.root)
@@ -343,7 +347,7 @@ def main() -> None:
         elif part == "merge":
             parts[part] = merge_part(data, options.quick)
         elif part == "balance":
-            parts[part] = balance_part(data, options.quick)
+            parts[part] = balance_part(data, 2 if options.quick else options.networks)
         elif part == "speed":
             parts[part] = speed_part(options.quick)
         else:

@@ -46,7 +46,7 @@ class Product(NamedTuple):
         residual: Add x to the result.
 
     >>> e = Edge(torch.randn(5, 8, 2, 3))
-    >>> Product(torch.randn(4, 3), e).of(torch.ones(5, 8, 2, 4), e.dense()).shape
+    >>> Product(torch.randn(4, 3), e).of(torch.ones(5, 8, 2, 4), e).shape
     torch.Size([5, 8, 2, 4])
     """
 
@@ -58,9 +58,10 @@ class Product(NamedTuple):
     reduce: int = NONE
     residual: bool = False
 
-    def of(self, rho: Tensor, x: Tensor) -> Tensor:
-        """The product with given values of the invariant net, and x as a tensor."""
-        return gated(self.gamma, x, rho, self.outer, self.reduce, x if self.residual else None)
+    def of(self, rho: Tensor, x: Edge) -> Tensor:
+        """The product with given values of the invariant net, and x, perhaps computed before."""
+        linear = None if self.gamma is None else x.mapped(self.gamma).dense()
+        return gated(linear, rho, self.outer, self.reduce, x.dense() if self.residual else None)
 
 
 class Invariant(nn.Module, ABC):
@@ -229,8 +230,10 @@ class PaperInvariant(Invariant):
         target, source, more = laid(along, p.x.edges)
         gate = self.rho.gate()._replace(first=first)
         if len(self.symm):
-            rho = net(None, gate, Edge(self.canonical(0, p.x)), Ends(target, source), more)
-            return p.of(rho, p.x.dense())
+            # Read twice: products of vertex and edge states are computed before, what is factored stays so.
+            x = Edge(p.x.dense()) if p.x.scalar is None else p.x
+            rho = net(None, gate, Edge(self.canonical(0, x)), Ends(target, source), more)
+            return p.of(rho, x)
         gate = gate._replace(absolute=self.group.signs, canonical=self.group.scales)
         both = Ends(target, source, *(p.outer or ()))
         return net(p.gamma, gate, p.x, both, more, reduce=p.reduce, residual=p.residual)

@@ -90,7 +90,7 @@ class AnalyticInvariant(Invariant):
 
     def times(self, p: Product) -> Tensor:
         x = p.x.dense()
-        return p.of(self([x, *p.companions]), x)
+        return p.of(self([x, *p.companions]), Edge(x))
 
 
 class Analytic(nn.Module):
@@ -107,7 +107,7 @@ class Analytic(nn.Module):
     def on_edges(self, x: Edge, contexts: Sequence[Tensor] = (), *, reduce: int = NONE) -> Tensor:
         """The same of vectors on edges (B, n_t, n_s, k), or its sum to one end."""
         assert not contexts
-        return gated(None, x.dense(), self(x.dense()), reduce=reduce)
+        return gated(None, self(x.dense()), reduce=reduce)
 
 
 def set_start(body: MessagePassing, c: Channels, inputs: Tensor, cotangent: Tensor) -> None:

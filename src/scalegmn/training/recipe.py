@@ -190,8 +190,8 @@ def read_values(path: str | Path) -> dict[str, Any]:
 
     A recipe with `base = "NAME"` takes over what that recipe says and lists only what differs.
 
-    >>> read_values("small/inr/dws")["model"], read_values("small/inr/dws")["training"]["minutes"]
-    ({'name': 'dws'}, 4)
+    >>> read_values("small/inr/statnn")["model"], read_values("small/inr/statnn")["training"]["minutes"]
+    ({'name': 'statnn'}, 4)
     """
     values: dict[str, Any] = {}
     seen: list[Path] = []
