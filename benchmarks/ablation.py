@@ -79,7 +79,7 @@ def main(allocator: bool) -> None:
     if allocator:
         keep_memory()
     for width, batch in ((32, 64), (64, 64), (128, 32)):
-        case = Case("forward", siren(), batch, ScaleGMNSpec(width, readout="output"))
+        case = Case("forward", (siren(),), batch, ScaleGMNSpec(width, readout="output"))
         model, networks = case.build(), case.networks()
         found: dict[str, list[float]] = {}
         for turn in range(6):

@@ -241,7 +241,7 @@ def balance_part(data: Data, quick: bool) -> list[Row]:
         if not family.name.startswith("relu"):
             continue
         say(f"balance: {family.name}")
-        count = 2 if quick else 10
+        count = 2 if quick else 40
         networks = Networks.from_modules([trained(family, data, seed) for seed in range(count)])
         draw = torch.Generator().manual_seed(3)
         scaled = Transform.sample(networks.architecture, count, draw, permute=False).apply(networks)

@@ -30,7 +30,7 @@ def seconds(model: Classifier, case: Case, batch: int = BATCH) -> float:
 def main() -> None:
     """Measure and print."""
     keep_memory()
-    case = Case("forward", siren(), BATCH, ScaleGMNSpec(WIDTH, readout="output"))
+    case = Case("forward", (siren(),), BATCH, ScaleGMNSpec(WIDTH, readout="output"))
     model, compiled = case.build(), case.build()
     assert isinstance(model, Classifier)
     assert isinstance(compiled, Classifier)

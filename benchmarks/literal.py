@@ -22,7 +22,7 @@ from oracle import Oracle
 
 def measure_literal(case: Case, model: Any, read: Callable[[Networks], Any]) -> tuple[float, float | None]:
     """Seconds and megabytes of a literal step: of one on few networks, times what is missing to the batch."""
-    few = min(4 if case.layers <= 4 else 1, case.batch)
+    few = min(4 if case.spec.layers <= 4 else 1, case.batch)
     step = step_of(model, case.networks(few), case.training, read)
     step()
     times: list[float] = []

@@ -147,7 +147,7 @@ WRITTEN: dict[str, Callable[[State], State]] = {
 }
 
 
-def _spelled(trained: Trained, zoo: Zoo, count: int = 100) -> Iterator[Row]:
+def _spelled(trained: Trained, zoo: Zoo, count: int = 100, alone: int = 25) -> Iterator[Row]:
     states = zoo.batch(list(range(min(count, len(zoo))))).to_state_dicts()
     for name, change in WRITTEN.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -155,8 +155,8 @@ def _spelled(trained: Trained, zoo: Zoo, count: int = 100) -> Iterator[Row]:
             for file, state in zip(files, states, strict=True):
                 torch.save(change(state), file)
             yield _row(f"{name}, a folder", zoo, *_ask(trained, folder))
-            alone = [_ask(trained, file) for file in files]
-        labels, far = [a[0][0] for a in alone], float(np.mean([a[1] for a in alone]))
+            single = [_ask(trained, file) for file in files[:alone]]
+        labels, far = [a[0][0] for a in single], float(np.mean([a[1] for a in single]))
         yield _row(f"{name}, file by file", zoo, labels, far)
 
 

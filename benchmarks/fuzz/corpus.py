@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,30 @@ width = 8
 layers = 1
 
 [training]
-epochs = 2
-batch = 16
+epochs = 1
+batch = 8
+checkpoint_every = 2
 device = "cpu"
+"""
+# Trains as the command does, and dies after the third step.
+HALF = """
+import os
+from pathlib import Path
+from scalegmn.training.loop import train
+from scalegmn.training.progress import Progress
+from scalegmn.training.recipe import read_recipe
+class Mortal(Progress):
+    def step(self, step, networks):
+        if step == 3:
+            os._exit(0)
+train(read_recipe(Path("classification.toml"), ()), Path("half-run"), progress=Mortal("half", quiet=True))
+"""
+MODULE = """\
+from torch import nn
+
+
+def make():
+    return nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
 """
 
 
@@ -42,9 +64,13 @@ def build(root: Path) -> None:
     for task in ("classification", "editing"):
         (root / f"{task}.toml").write_text(RECIPE.format(task=task))
         _run(root, "train", f"{task}.toml", "--out", f"{task}-run")
+    subprocess.run([sys.executable, "-c", HALF], cwd=root, check=True, capture_output=True)
     _checkpoints(root)
-    _collections(root, rng)
+    _inrs(root)
+    _cnn_zoo(root, rng)
     _records(root)
+    _onnx(root)
+    np.save(root / "inputs.npy", rng.standard_normal((20, 2)))
 
 
 def _run(root: Path, *words: str) -> None:
@@ -81,21 +107,57 @@ def _checkpoints(root: Path) -> None:
         state = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1)).state_dict()
         torch.save(state, folder / f"net{i}.pt")
         save_file({k: v.contiguous() for k, v in state.items()}, folder / f"net{i}.safetensors")
+    (root / "nets.py").write_text(MODULE)
     with (root / "labels.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["file", "accuracy", "label"])
         writer.writerows([f"net{i}.pt", 0.1 * i, i % 2] for i in range(6))
 
 
-def _collections(root: Path, rng: np.random.Generator) -> None:
-    sizes = [("seq.0", 32, 2), ("seq.1", 32, 32), ("seq.2", 1, 32)]
+def _siren(names: tuple[str, str, str], channels: int) -> dict[str, torch.Tensor]:
+    sizes = zip(names, ((32, 2), (32, 32), (channels, 32)), strict=True)
+    return {f"{n}.{part}": torch.randn(s) for n, size in sizes for part, s in (("weight", size), ("bias", size[:1]))}
+
+
+def _inrs(root: Path) -> None:
+    dws, nfn = ("seq.0", "seq.1", "seq.2"), ("net.0.linear", "net.1.linear", "net.2")
     for split, count in (("training", 6), ("testing", 3)):
         for i in range(count):
             folder = root / "mnist-inrs" / f"mnist_png_{split}_{i % 3}_{i}" / "checkpoints"
             folder.mkdir(parents=True)
-            state = {f"{n}.weight": torch.randn(o, k) for n, o, k in sizes}
-            state |= {f"{n}.bias": torch.randn(o) for n, o, _ in sizes}
-            torch.save(state, folder / "model_final.pth")
+            torch.save(_siren(dws, 1), folder / "model_final.pth")
+    for packed in ("zip", "gztar"):
+        shutil.make_archive(str(root / "mnist-inrs"), packed, root, "mnist-inrs")
+    fashion = root / "fmnist-inrs" / "fmnist"
+    fashion.mkdir(parents=True)
+    names = [f"fmnist/{i:03d}.pth" for i in range(8)]
+    for i, name in enumerate(names):
+        torch.save({**_siren(dws, 1), "label": i % 3}, fashion.parent / name)
+    lists = {"train": names[:4], "val": names[4:6], "test": names[6:]}
+    (fashion.parent / "splits.json").write_text(json.dumps(lists))
+    for i in (0, 7, 45_000, 50_000):
+        folder = root / "cifar-inrs" / f"randinit_smaller_{i % 10}s"
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(_siren(nfn, 3), folder / f"net{i}.pth")
+
+
+def _onnx(root: Path) -> None:
+    import onnx
+
+    node, kind = onnx.helper.make_node, onnx.TensorProto.FLOAT
+    weights = {"a": torch.randn(4, 2), "b": torch.randn(4), "c": torch.randn(1, 4), "d": torch.randn(1)}
+    initial = [onnx.numpy_helper.from_array(t.numpy(), name) for name, t in weights.items()]
+    nodes = [
+        node("Gemm", ["x", "a", "b"], ["h"], transB=1),
+        node("Relu", ["h"], ["r"]),
+        node("Gemm", ["r", "c", "d"], ["y"], transB=1),
+    ]
+    ends = (onnx.helper.make_tensor_value_info(n, kind, s) for n, s in (("x", ["N", 2]), ("y", None)))
+    begin, end = ends
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "net", [begin], [end], initial)), root / "net.onnx")
+
+
+def _cnn_zoo(root: Path, rng: np.random.Generator) -> None:
     cnn = root / "cnn-zoo"
     cnn.mkdir()
     shapes = [

@@ -23,7 +23,7 @@ def damage(path: Path, rng: random.Random) -> str:
     by_content: list[Callable[[Path, random.Random], str]] = [_flip, _truncate, _insert, _empty, _kind, _swap]
     if path.suffix in (".json", ".jsonl"):
         by_content += [_json] * 8
-    elif path.suffix in (".toml", ".csv", ".txt"):
+    elif path.suffix in (".toml", ".csv", ".txt", ".py"):
         by_content += [_text] * 8
     elif path.suffix == ".safetensors":
         by_content += [_header] * 8
@@ -217,7 +217,7 @@ def _tensors(path: Path, rng: random.Random) -> str:
     state = torch.load(path, weights_only=True)
     if not isinstance(state, dict) or not state:
         return _flip(path, rng)
-    name = rng.choice(list(state))
+    name = rng.choice([key for key, value in state.items() if isinstance(value, torch.Tensor)])
     value = state[name]
     changes: dict[str, Callable[[], Any]] = {
         "nan": lambda: value * float("nan"),

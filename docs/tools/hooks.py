@@ -34,7 +34,7 @@ OUTSIDE = {
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Write the pages of the reference into the nav."""
-    reference = [{name: f"reference/{name}.md"} for name in parts()]
+    reference = [{name: f"reference/{name}.md"} for name in ("scalegmn", *parts())]
     nav: list[Any] = config.nav or []
     config.nav = [{"Reference": reference} if entry == {"Reference": "reference"} else entry for entry in nav]
     return config
@@ -52,11 +52,22 @@ def parts() -> dict[str, list[str]]:
     return found
 
 
+def front() -> str:
+    """The page of what `import scalegmn` offers, each name with a link to where it is described."""
+    lines = ["# scalegmn", "", "What `import scalegmn` offers; each name is loaded when it is first used.", ""]
+    lines += ["| name | defined in |", "|---|---|"]
+    for name, module in re.findall(r'^    "(\w+)": "([\w.]+)",$', (PACKAGE / "__init__.py").read_text("utf-8"), re.M):
+        page = module.split(".")[1]
+        lines.append(f"| [`{name}`]({page}.md#{module}.{name}) | `{module}` |")
+    return "\n".join(lines) + "\n"
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from other files."""
     for name, page in OUTSIDE.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=inside(text)))
+    files.append(File.generated(config, "reference/scalegmn.md", content=front()))
     for part, modules in parts().items():
         text = f"# scalegmn.{part}\n\n" + "\n\n".join(f"::: {module}" for module in modules) + "\n"
         files.append(File.generated(config, f"reference/{part}.md", content=text))

@@ -9,6 +9,7 @@ import math
 import mmap
 import os
 import shutil
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -55,26 +56,95 @@ class StoredFile:
 
 def write_atomically(path: Path, content: bytes) -> StoredFile:
     """Write a file so that after a crash it is there whole or not at all; what was there stays until then."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        # Without this the rename itself may be lost with the power.
-        directory = os.open(path.parent, os.O_RDONLY)
+    with _named(path):
+        temporary = path.with_name(f".{path.name}.tmp")
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            _write_through(temporary, content)
+            temporary.replace(path)
+            flush_directory(path.parent)
+        except BaseException:
+            # What could not be made cannot be removed either.
+            with suppress(OSError, ValueError):
+                temporary.unlink(missing_ok=True)
+            raise
+    return StoredFile(path.name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def write_directory(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Write a directory of files so that after a crash it is there whole or not at all.
+
+    Arguments:
+        path: Of the directory, which is not there yet.
+        contents: By the name of the file.
+    """
+    with _named(path):
+        draft = path.with_name(f".{path.name}.tmp")
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            draft.mkdir(parents=True)
+            for name, content in contents.items():
+                _write_through(draft / name, content)
+            draft.rename(path)
+            flush_directory(path.parent)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file; where there is no room for all of it, none of it stays."""
+    with _named(path), path.open("ab") as file:
+        before = file.tell()
+        try:
+            file.write(f"{line}\n".encode())
+            file.flush()
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, before)
+            raise
+
+
+def write_figure(path: str | Path, figure: Any, *, dpi: int, tight: bool = False) -> None:
+    """Write a figure of matplotlib; the suffix decides the format.
+
+    Arguments:
+        path: A name that ends in .png, .svg or .pdf.
+        figure: The `matplotlib.figure.Figure`.
+        dpi: Pixels per inch.
+        tight: Whether to cut off the empty margins.
+    """
+    path, buffer = Path(path), io.BytesIO()
+    try:
+        figure.savefig(buffer, dpi=dpi, format=path.suffix[1:] or "png", bbox_inches="tight" if tight else None)
+    except ValueError as error:
+        raise ScaleGMNError(f"plot: cannot write {path} ({str(error)[:120]})") from error
+    write_atomically(path, buffer.getvalue())
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What the system says while a file is written, with the name of the file."""
+    try:
+        yield
     except (OSError, ValueError) as error:
-        # What could not be made cannot be removed either.
-        with suppress(OSError, ValueError):
-            temporary.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else error
         raise ScaleGMNError(f"{path}: cannot be written ({reason}); nothing of it was kept") from error
-    return StoredFile(path.name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush_directory(path: Path) -> None:
+    """Names too go to the disk; without this a rename itself may be lost with the power."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def write_json(path: Path, value: Any) -> StoredFile:
@@ -130,10 +200,17 @@ def alone(path: Path, complaint: str) -> Iterator[None]:
         path: The file that is locked, made if missing, or a directory.
         complaint: What to say.
     """
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT)
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise ScaleGMNError(f"{path}: cannot be opened ({error.strerror}); give another place") from error
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it may have put the file away in the meantime.
+            if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+                raise BlockingIOError
         yield
     except BlockingIOError:
         raise ScaleGMNError(complaint) from None
@@ -179,7 +256,44 @@ def read_json(path: Path) -> Any:
     except ScaleGMNError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ScaleGMNError(f"{path}: is damaged or not JSON ({str(error)[:80]})") from error
+        raise ScaleGMNError(f"{path}: is damaged or not JSON ({_short(error)})") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The TOML in a file."""
+    try:
+        return tomllib.loads(read_bytes(path, 1 << 24).decode())
+    except ScaleGMNError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ScaleGMNError(f"{path}: not valid TOML ({_short(error)})") from error
+
+
+@contextmanager
+def believing(path: Path, advice: str = "") -> Iterator[None]:
+    """While what a file says is put to use: what it lacks, and what makes no sense, is one line with its name.
+
+    Arguments:
+        path: The file that is believed.
+        advice: What to do.
+
+    >>> with believing(Path("config.json")):
+    ...     {}["task"]
+    Traceback (most recent call last):
+    scalegmn.errors.ScaleGMNError: config.json: is damaged (it lacks 'task')
+    """
+    try:
+        yield
+    except ScaleGMNError as error:
+        raise ScaleGMNError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+    except (*_DAMAGE, IndexError, ZeroDivisionError, MemoryError) as error:
+        told = f"it lacks {_short(error)}" if isinstance(error, KeyError) else _short(error)
+        raise ScaleGMNError(f"{path}: is damaged ({told}){advice and f'; {advice}'}") from error
+
+
+def _short(error: BaseException) -> str:
+    """The words of an error in one line."""
+    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def read_npz_array(path: Path, name: str, limit: int = 1 << 32) -> Array:
@@ -197,17 +311,45 @@ def read_npz_array(path: Path, name: str, limit: int = 1 << 32) -> Array:
                 raise ScaleGMNError(f"{path}: expected an array {name}, got {', '.join(members)[:80] or 'none'}")
             size = archive.getinfo(f"{name}.npy").file_size
             with archive.open(f"{name}.npy") as member:
-                old = npy.read_magic(member) == (1, 0)
-                shape, by_columns, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(member)
-                if dtype.hasobject:
-                    raise ScaleGMNError(f"{path}: expected numbers in {name}, got pickled objects, which were not read")
-                if math.prod(shape) * dtype.itemsize != size - member.tell() or size > limit:
-                    raise ScaleGMNError(f"{path}: {name} of shape {shape} does not fit its {size} bytes"[:200])
-                return np.frombuffer(member.read(), dtype).reshape(shape, order="F" if by_columns else "C")
+                return _read_array(member, size, f"{path}: {name}", limit)
     except ScaleGMNError:
         raise
     except (*_DAMAGE, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise ScaleGMNError(f"{path}: not a readable .npz file ({str(error)[:80]})") from error
+        raise ScaleGMNError(f"{path}: not a readable .npz file ({_short(error)})") from error
+
+
+def read_npy(path: Path, limit: int = 1 << 32) -> Array:
+    """The array of numbers in an .npy, or the first one in an .npz.
+
+    Arguments:
+        path: The file.
+        limit: Bytes that it may have.
+    """
+    if path.suffix == ".npz":
+        try:
+            with open_file(path) as file, zipfile.ZipFile(file) as archive:
+                first = next(iter(archive.namelist()), "").removesuffix(".npy")
+        except (zipfile.BadZipFile, *_DAMAGE) as error:
+            raise ScaleGMNError(f"{path}: not a readable .npz file ({_short(error)})") from error
+        return read_npz_array(path, first, limit)
+    try:
+        with open_file(path) as file:
+            return _read_array(file, path.stat().st_size, str(path), limit)
+    except ScaleGMNError:
+        raise
+    except _DAMAGE as error:
+        raise ScaleGMNError(f"{path}: not a readable .npy file ({_short(error)})") from error
+
+
+def _read_array(file: Any, size: int, what: str, limit: int) -> Array:
+    """An array in NumPy's format that has `size` bytes with its header."""
+    old = npy.read_magic(file) == (1, 0)
+    shape, by_columns, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(file)
+    if dtype.hasobject:
+        raise ScaleGMNError(f"{what}: expected numbers, got pickled objects, which were not read")
+    if math.prod(shape) * dtype.itemsize != size - file.tell() or size > limit:
+        raise ScaleGMNError(f"{what} of shape {shape} does not fit its {size} bytes"[:200])
+    return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 def hash_file(path: Path) -> str:

@@ -6,12 +6,15 @@ import pytest
 import torch
 from alignment.pairs import disguised, noisy
 from convert.examples import EXAMPLES, randomise
+from convert.gallery import GALLERY, build
 from hypothesis import given, settings
 from strategies import architectures, generator, laws, networks_of, seeds
 from subjects import ARCHITECTURES, fresh, hostile, trained
 
 from scalegmn.alignment.align import align, balanced
+from scalegmn.alignment.fingerprint import fingerprint
 from scalegmn.alignment.match import Search
+from scalegmn.alignment.merge import merge
 from scalegmn.alignment.states import signatures
 from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture
@@ -99,6 +102,40 @@ def test_every_architecture_that_converts(name: str) -> None:
     with torch.no_grad():
         for module, moved in zip(modules, found.aligned.to_modules(), strict=True):
             assert torch.allclose(moved.eval()(x), module(x), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_blocks_heads_and_shared_weights(name: str) -> None:
+    network = Networks.from_modules(build(GALLERY[name], 1))
+    both = Networks.cat([network, noisy(network, 0.1)])
+    planted = Transform.sample(network.architecture, 2, generator(2))
+    found = align(network, planted.apply(both))
+    assert found.exact.tolist() == [True, False]
+    assert float((found.aligned[0].parameters - network.parameters).abs().max()) < 1e-9
+    undone = found.transform @ planted
+    assert all(torch.equal(p, torch.arange(p.shape[1]).expand_as(p)) for p in undone.permutations)
+
+
+@pytest.mark.parametrize("name", ["ResNeXt", "TransformerEncoder", "InstanceNorm and upsampling", "NeRF", "GPT"])
+def test_fingerprints_and_merged_copies_of_blocks(name: str) -> None:
+    network = Networks.from_modules(build(GALLERY[name], 1))
+    other = disguised(network)
+    assert torch.allclose(fingerprint(network).vectors, fingerprint(other).vectors, atol=1e-7)
+    x = random_inputs(network.architecture, 8, generator=generator(3))
+    merged = merge([network, other], inputs=x)
+    assert torch.allclose(merged.parameters, network.parameters, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["ResNeXt", "MultiheadAttention", "DenseNet", "Gated MLP with RMSNorm"])
+def test_blocks_that_differ_are_told_apart(name: str) -> None:
+    modules = build(GALLERY[name])
+    networks = Networks.from_modules(modules)
+    found = align(networks[0], networks[1])
+    assert not found.exact.any()
+    assert float(found.distance) > 0.3
+    changed = networks.replace(networks.parameters.clone())
+    changed.parameters[:, -5] += 0.01
+    assert not align(networks, disguised(changed)).exact.any()
 
 
 def test_independent_networks_are_not_the_same() -> None:

@@ -107,6 +107,21 @@ def test_what_else_a_checkpoint_holds_stays(tmp_path: Path, capsys: pytest.Captu
     assert torch.allclose(found["state_dict"]["module.0.weight"], relu(0)[0].weight, atol=1e-6)
 
 
+def test_a_part_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    critic = relu(3).state_dict()
+    for name, actor, epoch in (("a", relu(0).state_dict(), 1), ("b", copy_of(relu(0)), 2)):
+        both = {"actor." + k: t for k, t in actor.items()} | {"critic." + k: t for k, t in critic.items()}
+        torch.save({"epoch": epoch, "model": both}, tmp_path / f"{name}.bin")
+    paths = [tmp_path / f"{name}.bin" for name in ("a", "b", "out")]
+    found = answer(capsys, "align", *paths[:2], "-o", paths[2], "--prefix", "actor", *RELU)
+    assert found["exact"] is True
+    moved = torch.load(paths[2])
+    assert moved["epoch"] == 2
+    assert torch.allclose(moved["model"]["actor.0.weight"], relu(0)[0].weight, atol=1e-6)
+    assert all(torch.equal(moved["model"]["critic." + k], t) for k, t in critic.items())
+    assert answer(capsys, "compare", *paths[:2], "--prefix", "critic", *RELU)["distance_before"] == 0
+
+
 def test_residual_networks_with_batch_norm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

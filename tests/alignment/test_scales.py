@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from alignment.pairs import disguised
+from convert.gallery import GALLERY, build
 from hypothesis import given, settings
 from strategies import architectures, generator, laws, networks_of, seeds
 from subjects import ARCHITECTURES, fresh, hostile
@@ -55,6 +56,19 @@ def test_dead_neurons_do_no_harm(key: tuple[str, str]) -> None:
     found = balance(networks, int8=True)
     assert torch.isfinite(found.networks.parameters).all()
     assert_function_preserved(networks, found.networks)
+
+
+@pytest.mark.parametrize(
+    "name", ["ResNeXt", "MobileNetV2", "U-Net", "GPT", "Gated MLP with RMSNorm"]
+)
+def test_balance_of_blocks(name: str) -> None:
+    networks = Networks.from_modules(build(GALLERY[name], 1))
+    moved = Transform.sample(networks.architecture, 1, generator(1), permute=False).apply(networks)
+    once, other = balance(moved), balance(networks)
+    assert_function_preserved(networks, once.networks)
+    assert torch.allclose(once.networks.parameters.abs(), other.networks.parameters.abs(), atol=1e-9)
+    assert torch.allclose(balance(once.networks).networks.parameters, once.networks.parameters, atol=1e-9)
+    assert (once.imbalance[1] < once.imbalance[0]).all()
 
 
 @pytest.mark.parametrize("key", [("mlp", "relu"), ("cnn", "leaky"), ("residual", "relu")], ids="-".join)

@@ -6,9 +6,11 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_runs import recipe_for
@@ -23,6 +25,8 @@ from scalegmn.inference.places import PRETRAINED, find_model, pretrained
 from scalegmn.inference.pretrained import export
 from scalegmn.inference.trained import load
 from scalegmn.training.loop import train
+from scalegmn.zoo.images.collections import Images
+from scalegmn.zoo.inr.build import Fit, build_inr_zoo
 from scalegmn.zoo.store.zoo import Zoo
 
 Command = Callable[..., tuple[str, str]]
@@ -133,7 +137,25 @@ def test_other_spellings_get_the_same_answers(digits: Zoo, packed: Path, tmp_pat
     assert labels(plain) == expected
     states = [{k: t.half() for k, t in module.state_dict().items()} for module in plain]
     assert labels(states) == expected
-    assert any("read as sin(W x + b), values from 0 to 1, nothing added" in t for t in trained.read(states).notes())
+    words = "read as sin(W x + b), values from 0 to 1, nothing added to the output"
+    assert any(words in text for text in trained.read(states).notes())
+
+
+def test_a_zoo_says_how_its_networks_are_written(digits: Zoo, packed: Path, tmp_path: Path) -> None:
+    trained = load(packed)
+    images = Images("d", digits.stored_images().numpy()[:12, ..., 0], np.zeros(12, np.int64), np.ones(12, np.bool_))
+    fit = Fit(hidden=(8, 8), convention="nfn", w0=20.0, steps=30)
+    other = build_inr_zoo(images, tmp_path / "nfn", fit=fit)
+    (piece,) = trained.read(other).pieces
+    (chunk,) = piece.chunks()
+    (seen,) = chunk.networks
+    assert seen.architecture == digits.architecture
+    assert digits.canvas is not None
+    assert other.canvas is not None
+    assert torch.allclose(digits.canvas.render(seen), other.canvas.render(other.batch()), atol=1e-4)
+    assert len(trained.predict(trained.read(other))) == 12
+    with pytest.raises(ScaleGMNError, match="paints on"):
+        trained.evaluate(build_inr_zoo(images, tmp_path / "z", fit=replace(fit, w0=30.0)))
 
 
 def test_edits_come_back_in_the_spelling_in_which_they_came(digits: Zoo, editor: Path) -> None:
@@ -201,16 +223,17 @@ def test_commands_take_a_name(tmp_path: Path, command: Command) -> None:
 
 
 def test_the_mnist_model_reads_digits_in_every_spelling(tmp_path: Path) -> None:
-    """Four networks of test images, as `scalegmn zoo build inr --images mnist` fits them."""
+    """Ten networks of test images, one of each digit, as `scalegmn zoo build inr --images mnist` fits them."""
     stored: dict[str, Tensor] = torch.load(Path(__file__).parent / "digits.pt", weights_only=True)
-    trained, expected = load("mnist"), stored["labels"].tolist()
+    trained, truth = load("mnist"), stored["labels"].tolist()
     networks = Networks(trained.model.architectures[0], stored["parameters"])
     found = trained.read(networks)
-    assert [answer["label"] for answer in trained.predict(found)] == expected
-    assert not found.notes()
+    answers = [answer["label"] for answer in trained.predict(found)]
+    assert sum(a == b for a, b in zip(answers, truth, strict=True)) >= 9
+    assert not any("read as" in text for text in found.notes())
     for i, state in enumerate(networks.to_state_dicts()):
         plain = {k: t * (1.0 if k.startswith("3.") else 30.0) for k, t in state.items()}
         torch.save({k: t.half() for k, t in plain.items()}, tmp_path / f"{i}.pt")
     found = trained.read(tmp_path)
-    assert [answer["label"] for answer in trained.predict(found)] == expected
+    assert [answer["label"] for answer in trained.predict(found)] == answers
     assert any("read as sin(W x + b), values from 0 to 1, 0.5 added to the output" in text for text in found.notes())

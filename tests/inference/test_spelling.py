@@ -57,15 +57,24 @@ def test_another_canvas_shows_the_same_picture() -> None:
 
 
 def test_spellings_begin_with_the_known_one_and_are_distinct() -> None:
-    found = spellings(siren(), DWS, told=False)
-    assert not found[0].words
-    assert all(s.words for s in found[1:])
+    pairs = spellings(siren(), DWS, told=False)
+    assert not pairs[0][0].words
+    found = [way for pair in pairs for way in pair]
+    assert all(way.words for way in found[1:])
     changed = [s.read(networks(siren()), siren()).parameters for s in found]
     assert all(not torch.allclose(a, b) for i, a in enumerate(changed) for b in changed[:i])
     told = spellings(siren(), DWS, told=True)
-    assert {s.factors for s in told} == {(1.0, 1.0)}
-    assert len(told) < len(found)
-    assert spellings(Architecture.mlp([3, 4, 1]), DWS, told=False) == [Spelling((1.0,))]
+    assert {way.factors for pair in told for way in pair} == {(1.0, 1.0)}
+    assert len(told) < len(pairs)
+    assert spellings(Architecture.mlp([3, 4, 1]), DWS, told=False) == [(Spelling((1.0,)), Spelling((1.0,)))]
+
+
+def test_the_published_conventions_are_expected_with_their_own_coordinates() -> None:
+    usual = [way.words for way, _ in spellings(siren(), DWS, told=False)]
+    assert "values from -1 to 1, nothing added to the output, points (row, column)" in usual
+    assert "values from 0 to 1, nothing added to the output, points (x, y)" in usual
+    from_nfn = [way.words for way, _ in spellings(other(30.0, 0.0), NFN, told=False)]
+    assert "values from 0 to 1, 0.5 added to the output, points (x, y)" in from_nfn
 
 
 def test_changes_compose() -> None:

@@ -12,7 +12,7 @@ from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.monomial import Canonical, MonomialLinear, MonomialNFN, group_of, vertex_parts
-from scalegmn.models.weight_space import hidden_layout
+from scalegmn.models.weight_space import hidden_folding
 
 SMALL = {
     "relu": Architecture.mlp([2, 3, 3, 1], "relu"),
@@ -50,30 +50,30 @@ def solved_dimensions(architecture: Architecture) -> tuple[int, int]:
 @pytest.mark.parametrize("key", SMALL)
 def test_the_layer_spans_all_equivariant_maps(key: str) -> None:
     architecture = SMALL[key]
-    layout = hidden_layout(architecture)
-    layer = MonomialLinear(layout, group_of(architecture), 1, 1)
+    folding = hidden_folding(architecture)
+    layer = MonomialLinear(folding, group_of(architecture), 1, 1)
     parameters = sum(p.numel() for p in layer.parameters())
     assert parameters == sum(solved_dimensions(architecture))
 
 
 def test_parts_that_move_alike() -> None:
     relu, tanh = SMALL["relu"], SMALL["tanh"]
-    assert vertex_parts(hidden_layout(relu), group_of(relu)) == ((3,), (1, 1))
-    assert vertex_parts(hidden_layout(tanh), group_of(tanh)) == ((3,), (2,))
+    assert vertex_parts(hidden_folding(relu), group_of(relu)) == ((3,), (1, 1))
+    assert vertex_parts(hidden_folding(tanh), group_of(tanh)) == ((3,), (2,))
     assert (group_of(relu), group_of(tanh)) == (PositiveScale, Sign)
 
 
 @pytest.mark.parametrize("name", ["relu", "tanh"])
 def test_the_canonical_form_forgets_scales_but_not_permutations(name: str) -> None:
     architecture = Architecture.mlp([2, 5, 4, 1], name)
-    layout, group = hidden_layout(architecture), group_of(architecture)
+    folding, group = hidden_folding(architecture), group_of(architecture)
     networks = Networks(architecture, torch.randn(6, architecture.parameters, dtype=torch.float64))
     torch.manual_seed(0)
-    linear = MonomialLinear(layout, group, 1, 3).double()
-    canonical = Canonical(layout, group, 3)
+    linear = MonomialLinear(folding, group, 1, 3).double()
+    canonical = Canonical(folding, group, 3)
 
     def features(n: Networks) -> Tensor:
-        return layout.unfold(canonical(linear(layout.fold(n.parameters[..., None]))), 3)
+        return folding.unfold(canonical(linear(folding.fold(n.parameters[..., None]))), 3)
 
     scaled = Transform.sample(architecture, 6, permute=False).apply(networks)
     permuted = Transform.sample(architecture, 6, scale=False).apply(networks)

@@ -18,7 +18,7 @@ from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.base import Classifier, Editor, InvariantModel
-from scalegmn.models.neural_graph import GraphSpec, NeuralGraph, blocks
+from scalegmn.models.neural_graph import GraphSpec, NeuralGraph, edge_blocks
 from scalegmn.models.ng_gnn import NGGNN
 from scalegmn.models.ng_t import NGT
 from scalegmn.models.pna import PNA, PNALayer, _DenseMessages, degrees, plan
@@ -339,7 +339,7 @@ def test_one_round_against_a_loop_over_edges() -> None:
     for t, states in enumerate(x):
         for i in range(states.shape[1]):
             messages = []
-            for b in blocks(a):
+            for b in edge_blocks(a):
                 for j in range(x[b.source].shape[1]) if b.target == t else ():
                     if b.dense or i == j:
                         s = e[b][0, i, j] if b.dense else e[b][0, i]

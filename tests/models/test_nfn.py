@@ -10,7 +10,7 @@ from scalegmn.core.networks import Networks
 from scalegmn.models.dws import DWS
 from scalegmn.models.method import Method
 from scalegmn.models.nfn import NFNHNP, NFNNP, Encoding, NFNPool, nfn_block, positions
-from scalegmn.models.weight_space import full_layout, hidden_layout, summarise
+from scalegmn.models.weight_space import full_folding, hidden_folding, summarise
 
 ARCHITECTURE = Architecture.mlp([3, 5, 4, 2], "tanh")
 
@@ -46,17 +46,17 @@ def test_input_and_output_neurons_are_told_apart(model: Method, end: int) -> Non
 @pytest.mark.parametrize("end", [0, -1])
 def test_without_the_encoding_they_are_not(end: int) -> None:
     torch.manual_seed(0)
-    layout = full_layout(ARCHITECTURE)
-    block = nfn_block(layout.channels(1), layout.channels(8), dropout=0).double()
+    folding = full_folding(ARCHITECTURE)
+    block = nfn_block(folding.channels(1), folding.channels(8), dropout=0).double()
     pair = [networks(), with_ends_permuted(networks(), end)]
-    a, b = (summarise(block(layout.fold(n.parameters[..., None]))) for n in pair)
+    a, b = (summarise(block(folding.fold(n.parameters[..., None]))) for n in pair)
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("sizes", [[3, 5, 4, 2], [3, 5, 2], [3, 2]], ids=str)
 def test_pooling_keeps_ends_apart_in_both_layouts(sizes: list[int]) -> None:
     architecture = Architecture.mlp(sizes, "prelu")
-    full, hidden = full_layout(architecture), hidden_layout(architecture)
+    full, hidden = full_folding(architecture), hidden_folding(architecture)
     x = torch.randn(2, architecture.parameters, 4, dtype=torch.float64)
     a, b = NFNPool(full)(full.fold(x)), NFNPool(hidden)(hidden.fold(x))
     assert a.shape == b.shape == (2, hidden.channels(4).total)

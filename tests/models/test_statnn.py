@@ -8,7 +8,7 @@ import torch
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.statnn import StatNN, StatNNTrees, statistics
+from scalegmn.models.statnn import Memory, StatNN, StatNNTrees, statistics
 
 ARCHITECTURE = Architecture.mlp([2, 5, 1], "tanh")
 
@@ -72,3 +72,40 @@ def test_trees_complain() -> None:
     trees = StatNNTrees("regression", iterations=2).fit(networks(40), torch.randn(40))
     with pytest.raises(ScaleGMNError, match="made for at most 28 statistics"):
         trees.predict(Networks(deeper, torch.randn(3, deeper.parameters)))
+
+
+def test_weights_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_rows: list[int] = []
+    whole = torch.Tensor.sort
+
+    def counted(x: torch.Tensor, dim: int) -> object:
+        sorted_rows.append(len(x))
+        return whole(x, dim=dim)
+
+    monkeypatch.setattr(torch.Tensor, "sort", counted)
+    memory, batch = Memory(most=12), networks(10)
+    expected = statistics(batch)
+    tensors = len(ARCHITECTURE.segments)
+    del sorted_rows[:]
+    for rows in ([0, 1, 2], [2, 1, 3], [0, 3]):
+        assert torch.equal(memory(batch[rows]), expected[rows])
+    assert sorted_rows == [3] * tensors + [1] * tensors
+    # Full: it begins anew, and is still right.
+    assert torch.equal(memory(batch), expected)
+    assert torch.equal(memory(networks(5, seed=1)), statistics(networks(5, seed=1)))
+    assert len(memory) == 5
+
+
+def test_what_is_remembered_is_never_another_network() -> None:
+    memory, batch = Memory(), networks(3)
+    other = Architecture.mlp([3, 4, 1], "tanh")
+    assert other.parameters == ARCHITECTURE.parameters
+    memory(batch)
+    same_weights = Networks(other, batch.parameters)
+    assert torch.equal(memory(same_weights), statistics(same_weights))
+    assert not torch.equal(memory(same_weights), statistics(batch))
+    batch.parameters.add_(1)
+    assert torch.equal(memory(batch), statistics(batch))
+    batch.parameters.requires_grad_()
+    (gradient,) = torch.autograd.grad(memory(batch).sum(), batch.parameters)
+    assert gradient.abs().sum() > 0

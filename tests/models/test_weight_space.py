@@ -18,13 +18,13 @@ from scalegmn.models.weight_space import (
     Channels,
     EquivariantLinear,
     Features,
-    Layout,
-    full_layout,
-    hidden_layout,
+    Folding,
+    full_folding,
+    hidden_folding,
     summarise,
 )
 
-LAYOUTS: dict[str, Callable[[Architecture], Layout]] = {"hidden": hidden_layout, "full": full_layout}
+LAYOUTS: dict[str, Callable[[Architecture], Folding]] = {"hidden": hidden_folding, "full": full_folding}
 layouts = pytest.mark.parametrize("which", LAYOUTS)
 
 sizes = st.lists(st.integers(1, 5), min_size=2, max_size=5)
@@ -35,11 +35,11 @@ architectures = st.one_of(
 )
 
 
-def permuted(layout: Layout, x: Tensor, permutations: list[Tensor]) -> Tensor:
+def permuted(folding: Folding, x: Tensor, permutations: list[Tensor]) -> Tensor:
     """Permute the movable layers of the parameters (P, ...) of one chain."""
-    a = layout.architecture
+    a = folding.architecture
     orders = [torch.arange(layer.size) for layer in a.layers]
-    for layer, i in layout.number.items():
+    for layer, i in folding.number.items():
         orders[layer] = permutations[i]
     parts = []
     for s in a.segments:
@@ -53,57 +53,57 @@ def permuted(layout: Layout, x: Tensor, permutations: list[Tensor]) -> Tensor:
     return torch.cat(parts)
 
 
-def random_permutations(layout: Layout) -> list[Tensor]:
-    return [torch.randperm(n) for n in layout.sizes]
+def random_permutations(folding: Folding) -> list[Tensor]:
+    return [torch.randperm(n) for n in folding.sizes]
 
 
 @layouts
 @given(architecture=architectures, width=st.integers(1, 3))
 @settings(max_examples=25, deadline=None)
 def test_fold_and_unfold(which: str, architecture: Architecture, width: int) -> None:
-    layout = LAYOUTS[which](architecture)
+    folding = LAYOUTS[which](architecture)
     x = torch.randn(2, architecture.parameters, width)
-    features = layout.fold(x)
-    expected = layout.channels(width)
+    features = folding.fold(x)
+    expected = folding.channels(width)
     found = [tuple(t.shape[-1] for t in part) for part in (features.edges, features.vertices)]
     assert [*found, features.constants.shape[-1]] == [expected.edges, expected.vertices, expected.constants]
-    assert torch.equal(layout.unfold(features, width), x)
+    assert torch.equal(folding.unfold(features, width), x)
 
 
 @layouts
 @given(architecture=architectures)
 @settings(max_examples=25, deadline=None)
 def test_the_linear_layer_is_equivariant_and_the_summary_invariant(which: str, architecture: Architecture) -> None:
-    layout = LAYOUTS[which](architecture)
+    folding = LAYOUTS[which](architecture)
     for reduction in ("mean", "max"):
-        layer = EquivariantLinear(layout.channels(2), layout.channels(3), reduction=reduction).double()
+        layer = EquivariantLinear(folding.channels(2), folding.channels(3), reduction=reduction).double()
         x = torch.randn(architecture.parameters, 2, dtype=torch.float64)
-        g = random_permutations(layout)
-        y, moved = layer(layout.fold(x[None])), layer(layout.fold(permuted(layout, x, g)[None]))
-        expected = permuted(layout, layout.unfold(y, 3)[0], g)
-        torch.testing.assert_close(layout.unfold(moved, 3)[0], expected, rtol=1e-9, atol=1e-9)
+        g = random_permutations(folding)
+        y, moved = layer(folding.fold(x[None])), layer(folding.fold(permuted(folding, x, g)[None]))
+        expected = permuted(folding, folding.unfold(y, 3)[0], g)
+        torch.testing.assert_close(folding.unfold(moved, 3)[0], expected, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(summarise(moved), summarise(y), rtol=1e-9, atol=1e-9)
 
 
 # -- dimensions ----------------------------------------------------------------------------------------------------
 
 
-def generators(layout: Layout) -> Iterator[list[Tensor]]:
+def generators(folding: Folding) -> Iterator[list[Tensor]]:
     """A transposition and a cycle of each movable layer generate all permutations."""
-    for i, n in enumerate(layout.sizes):
+    for i, n in enumerate(folding.sizes):
         swap = torch.arange(n)
         swap[: min(2, n)] = swap[: min(2, n)].flip(0)
         for order in (swap, torch.arange(n).roll(1)):
-            yield [order if j == i else torch.arange(m) for j, m in enumerate(layout.sizes)]
+            yield [order if j == i else torch.arange(m) for j, m in enumerate(folding.sizes)]
 
 
-def solved_dimensions(layout: Layout) -> tuple[int, int]:
+def solved_dimensions(folding: Folding) -> tuple[int, int]:
     """Dimensions of {M : M g = g M for all g} and of {v : g v = v for all g}, from the constraints alone."""
-    size = layout.architecture.parameters
+    size = folding.architecture.parameters
     identity = torch.eye(size, dtype=torch.float64)
     maps, vectors = [torch.zeros(size**2, size**2, dtype=torch.float64)], [torch.zeros_like(identity)]
-    for g in generators(layout):
-        p = permuted(layout, identity, g)
+    for g in generators(folding):
+        p = permuted(folding, identity, g)
         difference = torch.kron(identity, p.T.contiguous()) - torch.kron(p, identity)
         maps.append(difference.T @ difference)
         vectors.append(p - identity)
@@ -111,16 +111,16 @@ def solved_dimensions(layout: Layout) -> tuple[int, int]:
     return size**2 - int(rank), size - int(torch.linalg.matrix_rank(torch.cat(vectors)))
 
 
-def spanned_dimensions(layout: Layout) -> tuple[int, int, int]:
+def spanned_dimensions(folding: Folding) -> tuple[int, int, int]:
     """Dimensions of the linear and of the constant part of the layer, and its number of parameters."""
-    layer = EquivariantLinear(layout.channels(1), layout.channels(1)).double()
-    identity = torch.eye(layout.architecture.parameters, dtype=torch.float64)
-    inputs = layout.fold(torch.cat([torch.zeros_like(identity[:1]), identity])[..., None])
+    layer = EquivariantLinear(folding.channels(1), folding.channels(1)).double()
+    identity = torch.eye(folding.architecture.parameters, dtype=torch.float64)
+    inputs = folding.fold(torch.cat([torch.zeros_like(identity[:1]), identity])[..., None])
     names = list(dict(layer.named_parameters()))
 
     def outputs(*values: Tensor) -> Tensor:
         result = torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (inputs,))
-        return layout.unfold(result, 1)[..., 0]
+        return folding.unfold(result, 1)[..., 0]
 
     jacobians = torch.func.jacrev(outputs, tuple(range(len(names))))(*layer.parameters())
     jacobian = torch.cat([j.flatten(2) for j in jacobians], dim=2)
@@ -129,17 +129,17 @@ def spanned_dimensions(layout: Layout) -> tuple[int, int, int]:
     return int(torch.linalg.matrix_rank(linear)), int(torch.linalg.matrix_rank(constant)), parameters
 
 
-def stated_dimension(layout: Layout) -> int:
+def stated_dimension(folding: Folding) -> int:
     """The papers' tables: 4 maps of a weight to itself, 2 where two tensors share a movable layer, else 1.
 
     A tensor is a set of movable layers, repeated for each of its entries along axes that do not move; the number of
     maps between two of them is 2 to the power of the number of layers that they share.
     """
-    a = layout.architecture
+    a = folding.architecture
     tensors: list[frozenset[int]] = []
     for s in a.segments:
         ends = {a.connections[s.index].target, a.connections[s.index].source} if s.kind == "weight" else {s.index}
-        moving = frozenset(ends & set(layout.number))
+        moving = frozenset(ends & set(folding.number))
         size = 1
         for layer in moving:
             size *= a.layers[layer].size
@@ -150,21 +150,21 @@ def stated_dimension(layout: Layout) -> int:
 @layouts
 @pytest.mark.parametrize("widths", [[2, 3, 3, 1], [2, 3, 4, 1], [1, 2, 3, 2, 2], [2, 3, 2], [2, 2]], ids=str)
 def test_the_layer_spans_all_equivariant_maps(which: str, widths: list[int]) -> None:
-    layout = LAYOUTS[which](Architecture.mlp(widths))
-    maps, constants = solved_dimensions(layout)
-    linear, constant, parameters = spanned_dimensions(layout)
+    folding = LAYOUTS[which](Architecture.mlp(widths))
+    maps, constants = solved_dimensions(folding)
+    linear, constant, parameters = spanned_dimensions(folding)
     assert (linear, constant) == (maps, constants)
     # No map is counted twice: as many parameters as dimensions. A movable layer of one neuron is an exception,
     # since it makes some maps equal.
-    if min(layout.sizes, default=2) > 1:
+    if min(folding.sizes, default=2) > 1:
         assert parameters == maps + constants
-        assert stated_dimension(layout) == maps
+        assert stated_dimension(folding) == maps
 
 
 def test_kernel_positions_are_channels() -> None:
-    layout = hidden_layout(Architecture.cnn([1, 2, 2], 2, kernel=2))
-    maps, constants = solved_dimensions(layout)
-    assert spanned_dimensions(layout) == (maps, constants, maps + constants)
+    folding = hidden_folding(Architecture.cnn([1, 2, 2], 2, kernel=2))
+    maps, constants = solved_dimensions(folding)
+    assert spanned_dimensions(folding) == (maps, constants, maps + constants)
 
 
 # -- the rest ------------------------------------------------------------------------------------------------------
@@ -193,5 +193,5 @@ def test_only_chains() -> None:
 
 def test_channels_of_a_small_chain() -> None:
     architecture = Architecture.mlp([2, 3, 4, 1])
-    assert hidden_layout(architecture).channels(10) == Channels((10,), (30, 20), 10)
-    assert full_layout(architecture).channels(10) == Channels((10, 10, 10), (0, 10, 10, 10), 0)
+    assert hidden_folding(architecture).channels(10) == Channels((10,), (30, 20), 10)
+    assert full_folding(architecture).channels(10) == Channels((10, 10, 10), (0, 10, 10, 10), 0)

@@ -9,7 +9,7 @@ import pytest
 
 from scalegmn.cli.application import BAD_INPUT, OK, run
 from scalegmn.cli.demo import TITLES, app
-from scalegmn.report.demo import MODELS
+from scalegmn.report.demo import MODELS, ask_shipped
 
 KEYS = {"accuracy", "accuracy_transformed", "seconds", "parameters"}
 
@@ -19,6 +19,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(app, [*command, "--json"]) == OK
     first = capsys.readouterr()
     found = json.loads(first.out)
+    assert "1/4  the model `mnist`, which comes with the package, reads networks that are fitted now" in first.err
     assert list(found) == list(MODELS) == list(TITLES)
     assert all(row.keys() >= KEYS for row in found.values())
     for name in ("scalegmn", "scalegmn-no-probes"):
@@ -38,6 +39,13 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # A failure of a training process becomes one line.
     assert run(app, [*command[:-1], "2"]) == BAD_INPUT
     assert "training.epochs is 2 now but was 1" in capsys.readouterr().err
+
+
+def test_the_model_that_comes_along_reads_most_fresh_networks() -> None:
+    fresh = ask_shipped(12)
+    assert len(fresh.answers) == len(fresh.labels) == 12
+    assert fresh.right >= 8
+    assert fresh.far <= 3
 
 
 def test_quick_has_a_folder_of_its_own(

@@ -228,11 +228,12 @@ def test_a_row_says_in_what_it_is_not_the_papers_model() -> None:
     records = [
         record("mnist", "scalegmn", edge_updates=False, gate=16),
         record("cifar10", "scalegmn", edge_updates=False),
-        record("mnist", "scalegmn-b", edge_updates=True),
+        record("mnist", "scalegmn-b", edge_updates=True, form="paper"),
         # Of a peer the paper says nothing.
         record("mnist", "gmn", edge_updates=False, gate=16),
     ]
     assert render.footers(render.table_data(table("inr-classification"), records, "small")) == [
+        "Not the paper's model: our form of its equations (ScaleGMN).",
         "Not the paper's model: edges are not updated (ScaleGMN).",
         "Not the paper's model: nets on edges have 16 hidden neurons (ScaleGMN on MNIST).",
     ]

@@ -19,12 +19,13 @@ from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.registry import method
 from scalegmn.reproduce import render
-from scalegmn.reproduce.experiments import DATASETS, METHODS, experiments, recipe_file, run_folder
+from scalegmn.reproduce.experiments import DATASETS, METHODS, experiments, run_folder
 from scalegmn.reproduce.records import read_records
 from scalegmn.reproduce.tables import TABLES, table
 from scalegmn.reproduce.trials import Outcome, Trial, read_outcomes, trials, tried, unanswered, winner, write_winner
 from scalegmn.reproduce.zoos import Place
-from scalegmn.training.recipe import RECIPES, read_recipe, shipped
+from scalegmn.training import recipe as recipe_module
+from scalegmn.training.recipe import RECIPES, add_recipes, read_recipe, shipped
 from scalegmn.training.state import read_json, write_json
 from scalegmn.zoo.images.collections import load_images
 from scalegmn.zoo.inr.build import Fit, build_inr_zoo
@@ -43,6 +44,12 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         load_images("digits"), folder / "small" / "mnist", fit=Fit(hidden=(8, 8), steps=20), sizes=(40, 20, 20)
     )
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _recipes_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that a test adds are gone after it."""
+    monkeypatch.setattr(recipe_module, "_FOLDERS", [RECIPES])
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -125,15 +132,16 @@ def test_the_best_on_validation_wins_and_equals_go_to_the_first(tmp_path: Path) 
 
 def test_what_wins_is_the_recipe_of_all_columns(tmp_path: Path) -> None:
     wanted = table("inr-classification")
-    best = trials(wanted, "scalegmn", SMALL)[3]
+    before = read_recipe("small/inr/scalegmn-no-phase")
+    best = next(t for t in trials(wanted, "scalegmn", SMALL) if t.recipe.training.lr != before.training.lr)
     written = write_winner(wanted, best, tmp_path, "small")
     assert [path.relative_to(tmp_path).as_posix() for path in written] == [
         "small/inr/scalegmn.toml",
         "small/cifar10/scalegmn.toml",
     ]
-    place = dataclasses.replace(SMALL, recipes=tmp_path)
+    add_recipes(tmp_path)
     for name in wanted.datasets:
-        (asked,) = experiments(DATASETS[name], METHODS["scalegmn"], 1, place)
+        (asked,) = experiments(DATASETS[name], METHODS["scalegmn"], 1, SMALL)
         assert asked.recipe.model_copy(update={"zoo": best.recipe.zoo}) == best.recipe
         # The run of the trial is that of the first seed, in the same folder: it is not trained again.
         assert asked.recipe.zoo == f"zoos/small/{DATASETS[name].zoo}"
@@ -142,10 +150,11 @@ def test_what_wins_is_the_recipe_of_all_columns(tmp_path: Path) -> None:
     text = written[0].read_text()
     assert text.startswith("# ScaleGMN: the best of its trials on the validation networks of MNIST.\nbase = ")
     assert len(text.splitlines()) <= 20
-    # Without the folder, recipes of the package.
-    assert recipe_file(DATASETS["mnist"], METHODS["scalegmn"], "small") == "small/inr/scalegmn"
-    # Another method does not change.
-    assert recipe_file(DATASETS["mnist"], METHODS["dws"], "small", tmp_path) == "small/inr/dws"
+    # Rows that vary the method build on its recipe, and have what won as well; another method stays as it is.
+    after = read_recipe("small/inr/scalegmn-no-phase")
+    assert after.training.lr == best.changes["training.lr"]
+    assert after.canonical == "none"
+    assert read_recipe("small/inr/dws") == read_recipe(RECIPES / "small" / "inr" / "dws.toml")
 
 
 def test_tables_and_pages_tell_of_trials(tmp_path: Path) -> None:
@@ -193,7 +202,7 @@ def test_a_killed_search_goes_on_and_ends_in_recipes_and_rows(
     first.send_signal(signal.SIGKILL)
     first.wait()
     done = {path: path.read_bytes() for path in records.glob("*.json")}
-    assert not (tmp_path / "recipes").exists()
+    assert list((tmp_path / "recipes").rglob("*.toml")) == []
     second = _start(words, tmp_path / "second.log")
     assert second.wait(timeout=600) == 0, (tmp_path / "second.log").read_text()
     log = (tmp_path / "second.log").read_text()

@@ -63,7 +63,9 @@ def balance(networks: Networks, *, int8: bool = False, inputs: Tensor | None = N
 
 
 def quantised(networks: Networks, bits: int = 8) -> Networks:
-    """Networks whose weight tensors are rounded to a few bits, symmetric, one step per tensor; biases stay.
+    """Networks whose weight tensors are rounded to a few bits, symmetric, one step per tensor.
+
+    What has one number per neuron (biases, gains) stays as it is.
 
     Arguments:
         networks: Any.
@@ -71,7 +73,7 @@ def quantised(networks: Networks, bits: int = 8) -> Networks:
     """
     rounded = []
     for term, x in zip(terms(networks.architecture), split(networks), strict=True):
-        if term.segment.kind == "weight":
+        if term.matrix:
             step = x.abs().flatten(1).amax(1) / (2 ** (bits - 1) - 1)
             step = torch.where(step > 0, step, 1.0).reshape(-1, *[1] * (x.dim() - 1))
             x = (x / step).round() * step
@@ -99,12 +101,11 @@ def imbalance(networks: Networks) -> Tensor:
     a = networks.architecture
     found = []
     for term, x in zip(terms(a), split(networks), strict=True):
-        if term.source is None or term.target is None:
+        if not term.matrix:
             continue
-        size = x.abs().amax(3)
-        for layer, over in ((term.target, 2), (term.source, 1)):
+        for end, layer in term.ends:
             if a.roles[layer] == "hidden":
-                part = size.amax(over)
+                part = term.rows(x, end).abs().amax(2)
                 lost = part.amax(1, keepdim=True).log2() - part.log2()
                 found.append(torch.where(part > 0, lost, 0.0))
     nothing = networks.parameters.new_zeros(len(networks), 1)

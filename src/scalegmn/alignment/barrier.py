@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
+from ..files import write_figure
 from .align import align, pairs
 from .merge import blend, restored
 
@@ -58,7 +59,7 @@ class Barrier:
         ax.set_xlabel("from the first network to the second")
         ax.set_ylabel(label)
         ax.legend(frameon=False, fontsize=8)
-        figure.savefig(path, dpi=110)
+        write_figure(path, figure, dpi=110)
 
 
 def barrier(a: Networks, b: Networks, loss: Loss, *, points: int = 11, inputs: Tensor | None = None) -> Barrier:

@@ -14,6 +14,7 @@ from .structure import turns
 
 WIDTH = 32
 _CHUNK = 1 << 24
+_LEAST = 1e-5  # of the largest: layers that say less count less
 _STEP = 2.0**-7  # of what a digest sees
 
 
@@ -67,14 +68,24 @@ def _vectors(networks: Networks) -> Tensor:
     with torch.no_grad():
         answers = exact.responses(x).means()
         gradients = exact.gradients(x)
+    # Half a turn changes the sign of a sine's input, but not its output.
+    says = [answers.pre[i] if turns(a, i) is None else answers.post[i] for i in range(len(a.layers))]
+    products = [(s * g).abs() for s, g in zip(says[1:-1], gradients[1:-1], strict=True)]
+    # All have the unit of the output. What is far below the others is rounding, as behind a normalisation.
+    size = torch.stack([p.flatten(1).amax(1) for p in products] or [answers.post[-1].flatten(1)[:, 0] * 0]).amax(0)
+    least = _LEAST * torch.where(size > 0, size, 1.0)[:, None]
     parts = [unit(answers.post[-1].flatten(1)[:, None])[:, 0]]
-    for i in range(1, len(a.layers) - 1):
-        # Half a turn changes the sign of a sine's input, but not its output.
-        says = answers.pre[i] if turns(a, i) is None else answers.post[i]
-        product = (says * gradients[i]).abs()
-        parts += [unit(product.mean(2)[:, None])[:, 0], unit(product.sqrt().mean(2)[:, None])[:, 0]]
+    for product in products:
+        low = _LEAST * least[..., None]  # the root is steep at zero
+        root = (product + low).sqrt() - low.sqrt()
+        parts += [_level(product.mean(2), least), _level(root.mean(2), least.sqrt())]
     found = torch.cat([p - p.mean(1, keepdim=True) for p in parts], dim=1)
     draw = torch.Generator().manual_seed(found.shape[1])
     projection = torch.randn(found.shape[1], WIDTH, generator=draw, dtype=torch.float64).to(found)
     vectors: Tensor = found @ projection / (WIDTH * len(parts)) ** 0.5
     return vectors
+
+
+def _level(x: Tensor, least: Tensor) -> Tensor:
+    """Rows (B, N) of length one, or less where they are shorter than the least."""
+    return x / torch.maximum(x.norm(dim=1, keepdim=True), least)

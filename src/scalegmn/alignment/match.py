@@ -5,63 +5,31 @@ For pairs (A, B) of balanced networks the search minimises
     sum over tensors of  c |A - g B|^2
 
 over permutations, signs and phases g, which leave the norms as they are. With all but one family of layers in place,
-the sum is a linear assignment problem of its neurons, in which each candidate pair of neurons takes its best sign and
-phase; so no step makes the sum larger (weight matching, Ainsworth et al. 2023, extended to signs, phases and ties).
+the sum is a linear assignment problem of its neurons, in which each candidate pair of neurons takes its best signs and
+phases; so no step makes the sum larger (weight matching, Ainsworth et al. 2023, extended to signs, phases and ties).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from .phases import nearest
+from ..core.transform import Transform
+from .assign import assign
+from .likeness import Entry, Likeness, Phases
+from .phases import apart, nearest
 from .states import States
-from .structure import Family, Term, families, mirrors, split, terms, turns
+from .structure import Family, Slot, Term, families, mirrors, pieces, sent, split, terms, turns
 
 _SWEEPS = 100
 _LESS = 1e-12  # what counts as smaller
 _SMALLEST = 1e-3  # of a tensor beside others that enter its layer, such as a bias beside weights
 _SIZES = 0.05  # how much sizes count beside answers and gradients
-
-
-@dataclass(frozen=True)
-class Likeness:
-    """How well neuron i of A and neuron j of B go together, per layer, each (B, n, n).
-
-    Arguments:
-        into: Inner products of what enters them.
-        out: Inner products of what leaves them.
-        apart: For layers with phases, for equal and opposite signs, how far their phases are from whole turns, in
-            half turns; with the weight (B, 1, 1) of its square.
-        still: What no sign or phase changes.
-    """
-
-    into: dict[int, Tensor]
-    out: dict[int, Tensor]
-    apart: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
-    still: dict[int, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Move:
-    """What happens to the neurons of a family, each (B, n).
-
-    Arguments:
-        order: The old position of the neuron that is now at position i.
-        sign: Per layer, the sign of the neuron.
-        turn: Per layer with phases, how many half turns its phase makes.
-    """
-
-    order: Tensor
-    sign: dict[int, Tensor]
-    turn: dict[int, Tensor]
 
 
 class Search:
@@ -92,7 +60,7 @@ class Search:
         self.weights = [share / norm for share, norm in zip(sizes, self.norms, strict=True)]
         self.answers: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         if answers is not None:
-            inner = [i for f in families(a.architecture) for i in f.layers if f.permuted]
+            inner = sorted({i for f in families(a.architecture) if f.permuted for i in f.layers})
             for i in inner:
                 x, y = answers[0][i], answers[1][i].clone()
                 self.answers[i] = x, y, weight / len(inner) / _both(x, y)
@@ -129,11 +97,11 @@ class Search:
         ]
         return torch.stack(found, dim=1)
 
-    def objective(self, layers: Sequence[int] | None = None) -> Tensor:
+    def objective(self, layers: frozenset[int] | None = None) -> Tensor:
         """The sum (B,); with `layers`, of the terms that these move."""
         total = torch.zeros_like(self.sign[0][:, 0])
         for term, x, y, w in zip(self.terms, self.left, self.right, self.weights, strict=True):
-            if layers is None or any(i in layers for i in term.layers):
+            if layers is None or term.target in layers or term.source in layers:
                 total = total + w * (x - y).square().flatten(1).sum(1)
         for i, (x, y, w) in self.answers.items():
             if layers is None or i in layers:
@@ -145,18 +113,27 @@ class Search:
     def start_from_states(self, a: States, b: States) -> None:
         """Match neurons by their answers and their gradients."""
         for family in families(self.architecture):
-            into = {i: a.gradients[i] @ b.gradients[i].mT for i in family.layers}
-            out = {i: a.answers[i] @ b.answers[i].mT for i in family.layers}
-            still = {i: -_SIZES * torch.cdist(a.sizes[i], b.sizes[i]).square() for i in family.layers}
-            self.move(family, self._choose(family, Likeness(into, out, still=still)))
+            likes = []
+            for slot in family.slots:
+                like = self._blank(slot)
+                for i, block in slot.blocks:
+                    here = slice(block.start, block.stop)
+                    both = (a.gradients, b.gradients), (a.answers, b.answers)
+                    gradients, answers = (x[i][:, here] @ y[i][:, here].mT for x, y in both)
+                    like.add(Entry(gradients, frozenset(block.signs), self._mirrored(i)))
+                    like.add(Entry(answers, sent(self.architecture, i, block.start)))
+                    like.add(Entry(-_SIZES * torch.cdist(a.sizes[i][:, here], b.sizes[i][:, here]).square()))
+                likes.append(like)
+            self._move(family, likes)
 
     def start_from_weights(self, *, backwards: bool = False) -> None:
         """Match family after family from one end, by the tensors whose other end is in place."""
         order = families(self.architecture)
-        placed = {i for i in range(len(self.architecture.layers)) if all(i not in f.layers for f in order)}
+        missing = [place for family in order for place in family.places()]
         for family in reversed(order) if backwards else order:
-            self.move(family, self._choose(family, self._likeness(family, placed)))
-            placed |= set(family.layers)
+            likes = [self._likeness(slot, frozenset(i for i, _ in missing)) for slot in family.slots]
+            self._move(family, likes)
+            missing = [place for place in missing if place not in set(family.places())]
 
     # -- search ------------------------------------------------------------------------------------------------
 
@@ -174,10 +151,9 @@ class Search:
     def _sweep(self) -> Tensor:
         """One step per family; which pairs (B,) got better."""
         better = torch.zeros_like(self.order[0][:, 0], dtype=torch.bool)
-        everywhere = set(range(len(self.architecture.layers)))
         for family in families(self.architecture):
             before, old = self.objective(family.layers), self._snapshot()
-            self.move(family, self._choose(family, self._likeness(family, everywhere)))
+            self._move(family, [self._likeness(slot) for slot in family.slots])
             smaller = self.objective(family.layers) < before - _LESS
             self._restore(old, ~smaller)
             better |= smaller
@@ -199,130 +175,107 @@ class Search:
         for i, (x, y, w) in old.answers.items():
             self.answers[i] = x, torch.where(rows[:, None, None], y, self.answers[i][1]), w
 
-    def _likeness(self, family: Family, placed: set[int]) -> Likeness:
-        a = self.architecture
-        shape = (len(self), *[a.layers[family.layers[0]].size] * 2)
-        into = {i: self.weights[0].new_zeros(shape) for i in family.layers}
-        out = {i: self.weights[0].new_zeros(shape) for i in family.layers}
-        apart = {}
-        for term, x, y, w in zip(self.terms, self.left, self.right, self.weights, strict=True):
-            t, s, c = term.target, term.source, w[:, None, None]
-            if t in into:
-                half = self._half(t)
-                if term.segment.kind == "bias" and half is not None:
-                    apart[t] = _apart(x, y, half), _apart(x, -y, half), 0.5 * half**2 * c
-                elif s is None or s in placed:
-                    into[t] = torch.baddbmm(into[t], _rows(x * c.reshape(-1, *[1] * (x.dim() - 1))), _rows(y).mT)
-            if s in out and t in placed:
-                out[s] = torch.baddbmm(out[s], _rows(x.transpose(1, 2)) * c, _rows(y.transpose(1, 2)).mT)
-        for i in family.layers:
-            if i in self.answers:
-                x, y, w = self.answers[i]
-                out[i] = torch.baddbmm(out[i], x * w[:, None, None], y.mT)
-        return Likeness(into, out, apart)
-
-    def _choose(self, family: Family, like: Likeness) -> Move:
-        """The best neuron of B for each of A, with the best sign and phase of each pair."""
-        a = self.architecture
-        totals: dict[tuple[int, ...], list[Tensor]] = {}
-        for members in family.classes:
-            signs = (1.0, -1.0) if self.signs and a.groups[members[0]].signs else (1.0,)
-            totals[members] = [_total([self._gain(i, like, s) for i in members]) for s in signs]
-        best = _total([*(_largest(t) for t in totals.values()), *like.still.values()])
-        order = _assign(best) if family.permuted else torch.arange(best.shape[1]).expand(best.shape[0], -1)
-        order = order.to(best.device)
-        sign, turn = {}, {}
-        for members, total in totals.items():
-            picked = [_picked(t, order) for t in total]
-            chosen = 1.0 - 2.0 * (picked[-1] > picked[0] + _LESS).double()
-            for i in members:
-                sign[i] = chosen
-                if self._half(i) is not None:
-                    turn[i] = self._turn(i, like, order, chosen)
-        return Move(order, sign, turn)
-
     def _half(self, layer: int) -> float | None:
         """Half a turn of a layer's biases, if they may turn."""
         return turns(self.architecture, layer) if self.signs else None
 
-    def _gain(self, i: int, like: Likeness, sign: float) -> Tensor:
-        """What each pair (B, n, n) of neurons of a layer gains under a sign, with its best phase."""
-        a = self.architecture
-        sent = -1.0 if sign < 0 and not a.phis[i].even else 1.0
-        gain = sign * like.into[i]
-        if i in like.apart:
-            equal, opposite, c = like.apart[i]
-            equal, opposite = (equal, opposite) if sign > 0 else (opposite, equal)
-            gain = gain - c * equal.square()
-            if mirrors(a, i):
-                gain = torch.maximum(gain, -sign * like.into[i] - c * (1 - opposite).square())
-        elif self._half(i) is not None and mirrors(a, i):
-            gain = gain.abs()
-        return gain + sent * like.out[i]
+    def _mirrored(self, layer: int) -> int | None:
+        """The layer, if half a turn changes the sign of what enters it."""
+        return layer if self.signs and mirrors(self.architecture, layer) else None
 
-    def _turn(self, i: int, like: Likeness, order: Tensor, sign: Tensor) -> Tensor:
-        """How many half turns (B, n) the neurons of a layer take once order and signs are chosen."""
-        half = self._half(i)
-        assert half is not None
-        n = next(n for n, t in enumerate(self.terms) if t.target == i and t.segment.kind == "bias")
-        x, y, into = self.left[n], self.right[n].gather(1, order), _picked(like.into[i], order)
-        options = []
-        for odd in (0, 1) if mirrors(self.architecture, i) else (0,):
-            factor = sign * (1 - 2 * odd)
-            apart = x - factor * y
-            count = nearest(apart / half, odd)
-            c = 0.5 * self.weights[n][:, None] if i in like.apart else 0.0
-            options.append((factor * into - c * (apart - count * half).square(), count))
-        (gain, count), (other, odd_count) = options[0], options[-1]
-        return torch.where(other > gain + _LESS, odd_count, count)
+    def _blank(self, slot: Slot) -> Likeness:
+        """Nothing known yet about the neurons of a slot."""
+        return Likeness(self.signs, [Entry(self.weights[0].new_zeros(len(self), slot.size, slot.size))])
 
-    def move(self, family: Family, move: Move) -> None:
-        """Carry out a move."""
-        a = self.architecture
-        entering, leaving = {}, {}
-        for i in family.layers:
-            odd = move.turn[i].remainder(2) if i in move.turn else torch.zeros_like(move.sign[i])
-            entering[i] = move.sign[i] * (1 - 2 * odd)
-            leaving[i] = a.phis[i](move.sign[i])
-            self.sign[i] = move.sign[i] * self.sign[i].gather(1, move.order)
-            self.order[i] = self.order[i].gather(1, move.order)
-        for n, term in enumerate(self.terms):
-            x = self.right[n]
-            if term.target in entering:
-                x = _taken(x, move.order, 1) * _along(entering[term.target], x, 1)
-                if term.segment.kind == "bias" and term.target in move.turn:
-                    half = turns(a, term.target)
-                    assert half is not None
-                    x = x + half * move.turn[term.target]
-            if term.source in leaving:
-                x = _taken(x, move.order, 2) * _along(leaving[term.source], x, 2)
-            self.right[n] = x
-        for i in family.layers:
+    def _likeness(self, slot: Slot, missing: frozenset[int] = frozenset()) -> Likeness:
+        """What the tensors say about the neurons of a slot, but for those whose other end is missing."""
+        like = self._blank(slot)
+        for piece in pieces(self.architecture, slot):
+            term, here = self.terms[piece.term], slice(piece.block.start, piece.block.stop)
+            if missing.intersection(piece.others):
+                continue
+            w = self.weights[piece.term][:, None, None]
+            x, y = (term.rows(side[piece.term], piece.end)[:, here] for side in (self.left, self.right))
+            half = self._half(piece.layer)
+            if piece.end == "target" and term.segment.kind == "bias" and half is not None:
+                equal, opposite = (apart(x[..., 0], sign * y[..., 0], half) for sign in (1, -1))
+                like.phases[piece.layer] = Phases(equal, opposite, 0.5 * half**2 * w, piece.signs)
+            else:
+                mirrored = self._mirrored(piece.layer) if piece.end == "target" else None
+                like.add(Entry((x * w) @ y.mT, piece.signs, mirrored))
+        for i, block in slot.blocks:
             if i in self.answers:
                 x, y, w = self.answers[i]
-                self.answers[i] = x, _taken(y, move.order, 1) * _along(leaving[i], y, 1), w
+                here = slice(block.start, block.stop)
+                gain = (x[:, here] * w[:, None, None]) @ y[:, here].mT
+                like.add(Entry(gain, sent(self.architecture, i, block.start)))
+        return like
+
+    # -- moves -------------------------------------------------------------------------------------------------
+
+    def _move(self, family: Family, likes: Sequence[Likeness]) -> None:
+        """Give the neurons of a family their best order, signs and phases."""
+        if family.permuted:
+            orders = assign([like.best() for like in likes], family.heads)
+        else:
+            orders = [torch.arange(slot.size).expand(len(self), -1) for slot in family.slots]
+        a, still = self.architecture, Transform.identity(self.architecture, len(self)).to(self.order[0].device)
+        permutations, scales = list(still.permutations), list(still.scales)
+        turned: dict[int, Tensor] = {}
+        for slot, like, order in zip(family.slots, likes, orders, strict=True):
+            order = order.to(self.order[0].device)
+            picked = like.picked(order)
+            values = picked.signs()
+            for i, block in slot.blocks:
+                here = slice(block.start, block.stop)
+                permutations[i] = permutations[i].clone()
+                permutations[i][:, here] = block.start + order
+                sign = torch.ones_like(scales[i][:, here])
+                for v in block.signs:
+                    sign = sign * values.get(v, 1.0)
+                scales[i] = scales[i].clone()
+                scales[i][:, here] = sign
+                if self._half(i) is not None:
+                    turned.setdefault(i, torch.zeros_like(scales[i]))[:, here] = picked.odd(i, values)
+        moved = Transform(a, tuple(permutations), tuple(scales))
+        self._carry_out(moved, family.layers, turned)
+
+    def _carry_out(self, move: Transform, layers: frozenset[int], odd: dict[int, Tensor]) -> None:
+        """Apply a move that concerns some layers; then turn phases, by odd counts where `odd` says so."""
+        for n, term in enumerate(self.terms):
+            x = self.right[n]
+            if term.target in layers or term.source in layers:
+                x = self._moved(term, x, move, layers)
+            if term.target in odd and term.target is not None:
+                x = x * _along(1 - 2 * odd[term.target], x)
+                half = self._half(term.target)
+                if term.segment.kind == "bias" and half is not None:
+                    x = x + half * nearest((self.left[n] - x) / half, odd[term.target])
+            self.right[n] = x
+        for i in layers:
+            self.sign[i] = move.scales[i] * self.sign[i].gather(1, move.permutations[i])
+            self.order[i] = self.order[i].gather(1, move.permutations[i])
+            if i in self.answers:
+                x, y, w = self.answers[i]
+                rows = torch.take_along_dim(y, move.permutations[i][..., None], 1)
+                self.answers[i] = x, rows * self.architecture.phis[i](move.scales[i])[..., None], w
 
 
-def _apart(x: Tensor, y: Tensor, half: float) -> Tensor:
-    """How far (B, n, n) phases (B, n) are from whole turns of each other, from 0 to 1 in half turns."""
-    count = (x[:, :, None] - y[:, None, :]) / half
-    return (count - 2 * (count / 2).round()).abs()
+    def _moved(self, term: Term, x: Tensor, move: Transform, layers: frozenset[int]) -> Tensor:
+        """A term after a move that concerns some layers; as `Transform.edge`, without the ends that stay."""
+        if term.groups > 1 or term.paired:
+            return move.edge(term.segment.index, x)
+        if term.target in layers and term.target is not None:
+            x = _rows(x, move.permutations[term.target]) * _along(move.scales[term.target], x)
+        if term.source in layers and term.source is not None:
+            sent = self.architecture.phis[term.source](move.scales[term.source])
+            x = (_rows(x.transpose(1, 2), move.permutations[term.source]) * sent[..., None, None]).transpose(1, 2)
+        return x
 
 
-def _total(parts: Sequence[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
-def _largest(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.maximum(parts[0], parts[1])
-
-
-def _picked(x: Tensor, order: Tensor) -> Tensor:
-    """The entries (i, order[i]) of matrices (B, n, n), as (B, n)."""
-    return x.gather(2, order[..., None])[..., 0]
+def _rows(x: Tensor, order: Tensor) -> Tensor:
+    """The rows of x (B, n, ...) in another order (B, n)."""
+    return x[torch.arange(len(x), device=x.device)[:, None], order]
 
 
 def _both(x: Tensor, y: Tensor) -> Tensor:
@@ -341,25 +294,6 @@ def _norms(terms: Sequence[Term], left: Sequence[Tensor], right: Sequence[Tensor
     return found
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x.flatten(2) if x.dim() > 2 else x[..., None]
-
-
-def _along(v: Tensor, x: Tensor, dim: int) -> Tensor:
-    """Shape (B, n) so that it broadcasts along one dimension of x."""
-    shape = [1] * x.dim()
-    shape[0], shape[dim] = v.shape
-    return v.reshape(shape)
-
-
-def _taken(x: Tensor, order: Tensor, dim: int) -> Tensor:
-    return torch.take_along_dim(x, _along(order, x, dim), dim)
-
-
-def _assign(gain: Tensor) -> Tensor:
-    """Per pair of networks the assignment of largest total gain: (B, n, n) to (B, n)."""
-    # Gains that differ by rounding are equal, or else rounding would decide between them.
-    size = gain.abs().amax((1, 2), keepdim=True)
-    gain = (gain * (2.0**36 / torch.where(size > 0, size, 1.0))).round()
-    found = [linear_sum_assignment(g, maximize=True)[1] for g in gain.cpu().numpy()]
-    return torch.stack([torch.from_numpy(columns) for columns in found])
+def _along(v: Tensor, x: Tensor) -> Tensor:
+    """Shape (B, n) so that it broadcasts against x."""
+    return v.reshape(*v.shape, *[1] * (x.dim() - 2))

@@ -8,8 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..core import canonical
 from ..core.architecture import Skip
 from ..core.networks import Networks
+from ..core.wiring import spans
 from ..errors import ScaleGMNError
 from .align import align
 from .structure import joined, split, terms
@@ -86,7 +88,8 @@ def restored(merged: Networks, parents: Networks, shares: Sequence[float], input
     """
     a = merged.architecture
     share = parents.parameters.new_tensor(list(shares))[:, None]
-    for i in range(1, len(a.layers) - 1):
+    own = {term.target for term in terms(a)}
+    for i in (i for i in range(1, len(a.layers) - 1) if i in own and canonical.owns(a, i)):
         theirs, ours = _branch(parents, i, inputs), _branch(merged, i, inputs)
         if theirs is None or ours is None:
             continue
@@ -113,6 +116,11 @@ def _branch(networks: Networks, layer: int, inputs: Tensor) -> tuple[Tensor, Ten
         if isinstance(c.map, Skip):
             if c.pools:
                 return None
-            own = own - c.gain * answers.post[c.source]
+            source, target = spans(a, c)
+            sent = answers.post[c.source][:, :, source.start : source.start + source.size]
+            sent = sent.expand(*own.shape[:2], *sent.shape[2:])
+            own = own.index_add(2, torch.arange(target.start, target.start + target.size), -c.gain * sent)
     rows = own.transpose(1, 2).flatten(2)
+    if rows.shape[2] < 2:
+        return None
     return rows.mean(2), rows.std(2)

@@ -9,13 +9,19 @@ from ..core.networks import Networks
 from .structure import mirrors, split, terms, turns
 
 
-def nearest(count: Tensor, odd: int) -> Tensor:
+def nearest(count: Tensor, odd: int | Tensor) -> Tensor:
     """The nearest whole numbers that are odd (1) or even (0).
 
     >>> nearest(torch.tensor([0.9, 2.1, -1.2]), 1).tolist()
     [1.0, 3.0, -1.0]
     """
     return 2 * ((count - odd) / 2).round() + odd
+
+
+def apart(x: Tensor, y: Tensor, half: float) -> Tensor:
+    """How far (B, n, n) phases (B, n) are from whole turns of each other, from 0 to 1 in half turns."""
+    count = (x[:, :, None] - y[:, None, :]) / half
+    return (count - 2 * (count / 2).round()).abs()
 
 
 def turned(networks: Networks, counts: tuple[Tensor | None, ...]) -> Networks:

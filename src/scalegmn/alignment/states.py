@@ -69,10 +69,9 @@ def _sizes(networks: Networks) -> tuple[Tensor, ...]:
     """Per layer (B, n, h), the norms of each neuron's part of every tensor, relative to the layer's mean."""
     found: list[list[Tensor]] = [[torch.ones_like(networks.parameters[:, :1])] for _ in networks.architecture.layers]
     for term, x in zip(terms(networks.architecture), split(networks), strict=True):
-        for layer, dim in ((term.target, 1), (term.source, 2)):
-            if layer is not None:
-                rows = x.transpose(1, dim).reshape(x.shape[0], x.shape[dim], -1).norm(dim=2)
-                found[layer].append(rows / rows.mean(1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny))
+        for end, layer in term.ends:
+            rows = term.rows(x, end).norm(dim=2)
+            found[layer].append(rows / rows.mean(1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny))
     return tuple(torch.stack([f.expand_as(rows[-1]) for f in rows], dim=2) for rows in found)
 
 

@@ -1,20 +1,26 @@
-"""How the tensors of an architecture hang on its symmetries: the one place here that reads slots and groups.
+"""How the tensors of an architecture hang on its symmetries: the one place here that reads blocks, slots and signs.
 
-A *term* is a tensor of parameters with the layers that its axes run over. A *family* is the layers whose neurons are
-permuted together; its *classes* share signs and scales.
+A *term* is a tensor of parameters with the layers that its axes run over. A *slot* is the blocks of neurons that are
+permuted together, a *family* the slots whose heads are: one slot, where there are no heads. A *piece* is what a term
+says about the neurons of one slot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..core.architecture import Architecture, Segment, Skip
+from ..core import canonical
+from ..core.architecture import Architecture, Normalise, Scale, Segment
+from ..core.blocks import Block, Classes
 from ..core.networks import Networks
-from ..errors import ScaleGMNError
+
+End = Literal["target", "source"]
 
 
 @dataclass(frozen=True)
@@ -24,12 +30,16 @@ class Term:
     Arguments:
         segment: Where it lies in the flat vector.
         target: The layer of its first axis (None for a learned slope, which no symmetry moves).
-        source: The layer of its second axis, of a matrix or a convolution.
+        source: The layer of its second axis, or where `paired` of its first axis too.
+        groups: Into how many groups its neurons fall, each of which meets only its counterpart.
+        paired: Whether neuron i of the source meets neuron i of the target alone.
     """
 
     segment: Segment
     target: int | None
     source: int | None = None
+    groups: int = 1
+    paired: bool = False
 
     @property
     def name(self) -> str:
@@ -38,79 +48,170 @@ class Term:
         return f"{self.segment.kind} {'-'.join(ends) or self.segment.index}"
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """The layers whose neurons move it."""
-        return tuple(end for end in (self.target, self.source) if end is not None)
+    def matrix(self) -> bool:
+        """Whether it has more than one number per neuron: matrices and convolutions, but no biases and gains."""
+        return len(self.segment.shape) > 1
+
+    @property
+    def ends(self) -> tuple[tuple[End, int], ...]:
+        """Its ends, with their layers."""
+        ends: tuple[tuple[End, int | None], ...] = (("target", self.target), ("source", self.source))
+        return tuple((end, layer) for end, layer in ends if layer is not None)
+
+    def rows(self, x: Tensor, end: End) -> Tensor:
+        """What it says about each neuron of one end: (B, n, m)."""
+        if x.dim() == 2:
+            return x[..., None]
+        if end == "target" or self.paired:
+            return x.flatten(2)
+        grouped = x.reshape(len(x), self.groups, -1, *x.shape[2:]).transpose(2, 3)
+        return grouped.flatten(3).flatten(1, 2)
+
+    def sources(self, v: Tensor) -> Tensor:
+        """A number per neuron of the source (B, n_s) where the term has it: broadcasts against (B, n_t, columns)."""
+        if self.paired:
+            return v[..., None]
+        n = self.segment.shape[0] // self.groups
+        return v.unflatten(1, (self.groups, -1)).repeat_interleave(n, dim=1) if self.groups > 1 else v[:, None]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Blocks of neurons that move together, each with its layer."""
+
+    blocks: tuple[tuple[int, Block], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of neurons."""
+        return self.blocks[0][1].size
 
 
 @dataclass(frozen=True)
 class Family:
-    """Layers whose neurons move together.
+    """What is matched in one step.
 
     Arguments:
-        layers: Their positions.
-        classes: The same in parts that share signs and scales.
-        permuted: Whether the order is free; layers that may only turn their phases form families of their own.
+        slots: Slots whose heads move together; one, where there are no heads.
+        permuted: Whether the order is free; blocks that may only change signs or phases form families of their own.
+        heads: Number of heads.
     """
 
-    layers: tuple[int, ...]
-    classes: tuple[tuple[int, ...], ...]
+    slots: tuple[Slot, ...]
     permuted: bool
+    heads: int = 1
+
+    @property
+    def layers(self) -> frozenset[int]:
+        """The layers that have a part in it."""
+        return frozenset(layer for slot in self.slots for layer, _ in slot.blocks)
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Its blocks: layer and first neuron."""
+        return ((layer, b.start) for slot in self.slots for layer, b in slot.blocks)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one end of a term says about the neurons of a block.
+
+    Arguments:
+        term: Position in `terms`.
+        end: Which axis.
+        layer, block: Whose neurons.
+        signs: The sign variables that multiply it.
+        others: The layers at the other end.
+    """
+
+    term: int
+    end: End
+    layer: int
+    block: Block
+    signs: frozenset[int]
+    others: tuple[int, ...]
 
 
 @cache
 def terms(architecture: Architecture) -> tuple[Term, ...]:
     """The tensors of an architecture, in the order of its flat vector."""
-    if not architecture.plain or not architecture.separable:
-        raise ScaleGMNError(
-            f"align: expected layers that are complete, residual or normalised and scale alike, got {architecture}, "
-            "which has concatenation, groups, products, attention, shared weights, or residual powers"
-        )
     found = []
     for s in architecture.segments:
-        if s.kind == "weight":
-            c = architecture.connections[s.index]
-            found.append(Term(s, c.target, c.source if c.dense else None))
-        else:
+        if s.kind != "weight":
             found.append(Term(s, s.index if s.kind == "bias" else None))
+            continue
+        c = architecture.connections[s.index]
+        n_t, n_s = architecture.layers[c.target].size, architecture.layers[c.source].size
+        paired = isinstance(c.map, Normalise | Scale) or (c.groups > 1 and c.groups == n_t == n_s)
+        found.append(Term(s, c.target, c.source, 1 if paired else c.groups, paired))
     return tuple(found)
 
 
 @cache
 def families(architecture: Architecture) -> tuple[Family, ...]:
     """The families of an architecture, in the order of their first layers."""
-    layers: dict[tuple[bool, int], list[int]] = {}
-    for i, slot in enumerate(architecture.slots):
-        if slot is not None:
-            layers.setdefault((True, slot), []).append(i)
-        elif turns(architecture, i) is not None:
-            layers.setdefault((False, i), []).append(i)
-    found = []
-    for (permuted, _), members in layers.items():
-        classes: dict[tuple[bool, int], list[int]] = {}
-        for i in members:
-            tie = architecture.scale_slots[i]
-            classes.setdefault((False, i) if tie is None else (True, tie), []).append(i)
-        found.append(Family(tuple(members), tuple(map(tuple, classes.values())), permuted))
+    slots: dict[tuple[str, int, int], list[tuple[int, Block]]] = {}
+    linked: Classes[int] = Classes()
+    for b in (b for blocks in architecture.blocks for b in blocks if b.signs):
+        for v in b.signs:
+            linked.join(b.signs[0], v)
+    for i, blocks in enumerate(architecture.blocks):
+        for b in blocks:
+            if b.slot is not None:
+                slots.setdefault(("slot", b.slot, 0), []).append((i, b))
+            elif b.signs:
+                slots.setdefault(("sign", linked.find(b.signs[0]), 0), []).append((i, b))
+            elif turns(architecture, i) is not None:
+                slots.setdefault(("turn", i, b.start), []).append((i, b))
+    found: dict[tuple[str, int, int], list[Slot]] = {}
+    for key, members in slots.items():
+        head = members[0][1].head_slot
+        found.setdefault(key if head is None else ("head", head, 0), []).append(Slot(tuple(members)))
+    return tuple(
+        Family(tuple(f), key[0] in ("slot", "head"), f[0].blocks[0][1].heads if key[0] == "head" else 1)
+        for key, f in found.items()
+    )
+
+
+@cache
+def pieces(architecture: Architecture, slot: Slot) -> tuple[Piece, ...]:
+    """What the tensors of an architecture say about the neurons of a slot."""
+    a, found = architecture, []
+    for layer, block in slot.blocks:
+        for n, term in enumerate(terms(a)):
+            if term.target == layer:
+                signs = frozenset(block.signs)
+                if term.paired and term.source is not None:
+                    signs ^= sent(a, term.source, block.start)
+                others = (term.source,) if term.source is not None and not term.paired else ()
+                found.append(Piece(n, "target", layer, block, signs, others))
+            if term.source == layer and not term.paired and term.target is not None:
+                found.append(Piece(n, "source", layer, block, sent(a, layer, block.start), (term.target,)))
     return tuple(found)
 
 
+def sent(architecture: Architecture, layer: int, start: int) -> frozenset[int]:
+    """The variables whose product is the sign of what a block sends."""
+    block = next(b for b in architecture.blocks[layer] if b.start <= start < b.stop)
+    return frozenset() if architecture.phis[layer].even else frozenset(block.signs)
+
+
+@cache
 def turns(architecture: Architecture, layer: int) -> float | None:
-    """Half a turn of a sine layer's bias, pi / frequency; None for layers without a phase."""
+    """Half a turn of a sine layer's bias, pi / frequency; None for layers without a phase of their own."""
     activation = architecture.layers[layer].activation
-    if layer == 0 or activation.name != "sine" or not architecture.layers[layer].bias:
-        return None
-    return torch.pi / activation.parameters[0]
+    own = layer > 0 and architecture.layers[layer].bias and canonical.owns(architecture, layer)
+    return torch.pi / activation.parameters[0] if own and activation.name == "sine" else None
 
 
+@cache
 def mirrors(architecture: Architecture, layer: int) -> bool:
     """Whether half a turn is a symmetry: incoming weights change sign, the neuron's output does not."""
-    incoming = (architecture.connections[c] for c in architecture.incoming[layer])
-    return turns(architecture, layer) is not None and not any(isinstance(c.map, Skip) for c in incoming)
+    weighted = all(architecture.connections[c].has_weights for c in architecture.incoming[layer])
+    return turns(architecture, layer) is not None and weighted
 
 
 def split(networks: Networks) -> list[Tensor]:
-    """One tensor (B, ...) per term: (B, n_t, n_s, K) for matrices, (B, n) for biases and gains."""
+    """One tensor (B, ...) per term: (B, n_t, columns, K) for matrices, (B, n) for biases and gains."""
     parts = networks.parameters.split([t.segment.size for t in terms(networks.architecture)], dim=1)
     return [p.unflatten(1, t.segment.shape) for p, t in zip(parts, terms(networks.architecture), strict=True)]
 

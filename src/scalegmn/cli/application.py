@@ -140,5 +140,6 @@ app = create_app()
 
 def main() -> NoReturn:
     """Run the command line of this process; SIGTERM counts as an interrupt, so that child processes end too."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     sys.exit(run(app, sys.argv[1:]))

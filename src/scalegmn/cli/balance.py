@@ -11,6 +11,7 @@ import typer
 from .application import app, examples
 from .checkpoints import Activation, Arch, Frequency, Json, Out, check_like, read, read_inputs, working, write_like
 from .console import note, number, print_json, stdout
+from .sources import Prefix
 
 
 @app.command(epilog=examples("scalegmn balance net.pt -o balanced.pt --activation relu --int8"))
@@ -19,17 +20,18 @@ def balance(
     out: Out,
     int8: Annotated[bool, typer.Option("--int8", help="Also measure 8-bit weights, one step per tensor.")] = False,
     data: Annotated[Path | None, typer.Option(help="With --int8: inputs (.npy, .npz, .pt).")] = None,
+    as_json: Json = False,
     arch: Arch = None,
     activation: Activation = None,
     w0: Frequency = None,
-    as_json: Json = False,
+    prefix: Prefix = "",
 ) -> None:
     """Rescale neurons so that the weights of a tensor have similar ranges; the function stays the same."""
     from ..alignment.balance import balance as balanced
 
     began = time.perf_counter()
     check_like(out, file)
-    networks, inputs = read([file], arch, activation, w0), read_inputs(data)
+    networks, inputs = read([file], arch, activation, w0, prefix), read_inputs(data)
     with working("balancing"):
         found = balanced(networks, int8=int8, inputs=inputs)
     write_like(file, found.networks, out)

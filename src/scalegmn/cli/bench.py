@@ -10,33 +10,42 @@ from .application import app, examples
 from .console import print_json, stdout, track
 
 bench_app = typer.Typer(invoke_without_command=True)
-app.add_typer(bench_app, name="bench", epilog=examples("scalegmn bench", "scalegmn bench --json"))
+_EXAMPLES = examples("scalegmn bench", "scalegmn bench --json", "scalegmn bench --only paper/mnist")
+app.add_typer(bench_app, name="bench", epilog=_EXAMPLES)
 
 
 @bench_app.callback()
 def bench(
     context: typer.Context,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only lines whose name holds this text. May be repeated.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="How long to measure each line.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure speed and memory of ScaleGMN on this machine.
+    """Measure speed and memory of ScaleGMN on this machine, also with the settings of every published recipe.
 
-    The unit is one product (edges x h)(h x h), timed in between.
+    The unit is one product (edges x h)(h x h), timed in between; beside it, as many as the work has by its arithmetic.
     """
     if context.invoked_subcommand is not None:
         return
     from rich.table import Table
 
-    from ..models.bench import run
+    from ..errors import ScaleGMNError
+    from ..models.bench import cases, run
     from ..native.build import backend
+    from ..training.bench import published
 
-    rows = list(track(run(seconds), "measuring", total=8))
+    chosen = [case for case in (*cases(), *published()) if not only or any(text in case.name for text in only)]
+    if not chosen:
+        raise ScaleGMNError(f"--only: no line has {' or '.join(map(repr, only or ()))} in its name; see scalegmn bench")
+    rows = list(track(run(chosen, seconds), "measuring", total=len(chosen)))
     if as_json:
         print_json({"backend": backend(), "rows": rows})
         return
-    table = Table("work", "h", "batch", "s / step", "products", "peak MB")
+    table = Table("work", "h", "batch", "s / step", "products", "arithmetic", "peak MB")
     for r in rows:
-        numbers = [f"{r['seconds_per_step']:.3f}", f"{r['gemm_equivalents']:.0f}"]
+        numbers = [f"{r['seconds_per_step']:.3f}", f"{r['gemm_equivalents']:.1f}", f"{r['arithmetic']:.1f}"]
         peak = "-" if r["peak_mb"] is None else f"{r['peak_mb']:.3g}"
         table.add_row(r["name"], str(r["h"]), str(r["batch"]), *numbers, peak)
     stdout().print(table)

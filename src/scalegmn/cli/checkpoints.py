@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,21 +31,24 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write, in the f
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def read(files: Sequence[Path], arch: str | None, activation: str | None, w0: float | None) -> Networks:
+def read(files: Sequence[Path], arch: str | None, activation: str | None, w0: float | None, prefix: str) -> Networks:
     """Checkpoints of one architecture."""
     from ..core.networks import Networks
 
     like = None if arch is None else load_module(arch)
-    return Networks.from_files(files, like=like, activation=hidden_activation(activation, w0))
+    return Networks.from_files(files, like=like, activation=hidden_activation(activation, w0), prefix=prefix)
 
 
 def check_like(out: Path, file: Path) -> None:
     """Complain about an output whose format is not the input's, before there is anything to write."""
-    from ..convert.files import check_writable
+    from ..convert.files import format_of
 
     if out.suffix != file.suffix:
         raise ScaleGMNError(f"out: expected the format of {file.name}, {file.suffix or 'no suffix'}, got {out.name}")
-    check_writable(out)
+    if not out.parent.is_dir():
+        raise ScaleGMNError(f"{out}: expected an existing folder, got {out.parent}; make it first")
+    if file.is_file() and format_of(file) not in ("torch", "safetensors"):
+        raise ScaleGMNError(f"{file}: files of this kind are read, not written; save its weights with torch first")
 
 
 def write_like(file: Path, networks: Networks, out: Path) -> None:
@@ -57,22 +61,23 @@ def write_like(file: Path, networks: Networks, out: Path) -> None:
     """
     import torch
 
+    from ..convert.files import format_of, read_torch, write
     from ..convert.files import read as read_state
-    from ..convert.files import write
+    from ..files import write_atomically
 
     (state,) = networks.to_state_dicts()
     stored = read_state(file)
     prefix = _prefix(list(stored), list(state))
     state = {key: state.get(key.removeprefix(prefix), tensor) for key, tensor in stored.items()}
-    content: Any = {} if file.suffix == ".safetensors" else torch.load(file, map_location="cpu", weights_only=True)
+    form = format_of(file)
+    content: Any = {} if form == "safetensors" else read_torch(file)
     around = [key for key, v in content.items() if isinstance(v, dict) and v.keys() == stored.keys()]
     if not around:
-        write(state, out)
+        write(state, out, form=form)
         return
-    try:
-        torch.save({**content, around[0]: state}, out)
-    except OSError as error:
-        raise ScaleGMNError(f"{out}: cannot be written ({error.strerror})") from error
+    buffer = io.BytesIO()
+    torch.save({**content, around[0]: state}, buffer)
+    write_atomically(out, buffer.getvalue())
 
 
 def _prefix(stored: Sequence[str], names: Sequence[str]) -> str:
@@ -84,25 +89,28 @@ def _prefix(stored: Sequence[str], names: Sequence[str]) -> str:
 
 def read_inputs(file: Path | None) -> Tensor | None:
     """Inputs of networks from a file: an array (.npy, or the first in .npz), or a tensor (.pt)."""
-    import zipfile
-
-    import numpy as np
     import torch
+
+    from ..convert.files import read_torch
+    from ..files import open_file, read_npy
 
     if file is None:
         return None
+    found: object = None
+    if file.suffix in (".npy", ".npz"):
+        array = read_npy(file)
+        if array.dtype.kind not in "fiub":
+            raise ScaleGMNError(f"{file}: expected numbers as inputs, got {array.dtype}")
+        found = torch.from_numpy(array.astype("float64"))
+    elif file.suffix in (".pt", ".pth"):
+        open_file(file).close()
+        found = read_torch(file)
+    if not isinstance(found, torch.Tensor) or found.is_sparse or found.is_meta or found.is_complex():
+        raise ScaleGMNError(f"{file}: expected inputs (N, ...) as .npy, .npz, or a tensor in .pt")
     try:
-        if file.suffix in (".npy", ".npz"):
-            found = np.load(file, allow_pickle=False)
-            array = found if isinstance(found, np.ndarray) else found[found.files[0]]
-            return torch.from_numpy(np.asarray(array, dtype=np.float64))
-        if file.suffix in (".pt", ".pth"):
-            tensor = torch.load(file, map_location="cpu", weights_only=True)
-            if isinstance(tensor, torch.Tensor):
-                return tensor.double()
-    except (ValueError, EOFError, RuntimeError, IndexError, zipfile.BadZipFile) as error:
-        raise ScaleGMNError(f"{file}: cannot be read as an array of inputs ({type(error).__name__})") from error
-    raise ScaleGMNError(f"{file}: expected inputs (N, ...) as .npy, .npz, or a tensor in .pt")
+        return found.double()
+    except (RuntimeError, MemoryError) as error:
+        raise ScaleGMNError(f"{file}: inputs of shape {tuple(found.shape)} do not fit into memory") from error
 
 
 @contextmanager

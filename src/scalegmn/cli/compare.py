@@ -11,11 +11,12 @@ import typer
 from .application import app, examples
 from .checkpoints import Activation, Arch, Frequency, Json, Out, check_like, read, read_inputs, working, write_like
 from .console import note, number, print_json, stdout
+from .sources import Prefix
 
 if TYPE_CHECKING:
     from ..alignment.align import Alignment
 
-_A = Annotated[Path, typer.Argument(help="A checkpoint (.pt, .pth, .ckpt, .safetensors).", show_default=False)]
+_A = Annotated[Path, typer.Argument(help="A checkpoint (torch, safetensors, Keras, ONNX).", show_default=False)]
 _B = Annotated[Path, typer.Argument(help="Another of the same architecture.", show_default=False)]
 
 
@@ -28,6 +29,7 @@ def compare(
     arch: Arch = None,
     activation: Activation = None,
     w0: Frequency = None,
+    prefix: Prefix = "",
     as_json: Json = False,
 ) -> None:
     """Say whether two checkpoints are one network in disguise, and how far apart they are.
@@ -38,7 +40,7 @@ def compare(
     from ..alignment.compare import same
 
     began = time.perf_counter()
-    networks = read([a, b], arch, activation, w0)
+    networks = read([a, b], arch, activation, w0, prefix)
     with working("aligning"):
         found = same(networks[0], networks[1])
     answer = _answer(found.alignment, began) | {"gap": float(found.gap)}
@@ -63,6 +65,7 @@ def align(
     arch: Arch = None,
     activation: Activation = None,
     w0: Frequency = None,
+    prefix: Prefix = "",
     data: Annotated[Path | None, typer.Option(help="Inputs (.npy, .npz, .pt): match answers too.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -74,7 +77,7 @@ def align(
 
     began = time.perf_counter()
     check_like(out, b)
-    networks, inputs = read([a, b], arch, activation, w0), read_inputs(data)
+    networks, inputs = read([a, b], arch, activation, w0, prefix), read_inputs(data)
     with working("aligning"):
         found = bring(networks[0], networks[1], inputs=inputs)
     write_like(b, found.aligned, out)

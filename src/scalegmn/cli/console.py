@@ -6,7 +6,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,6 +55,20 @@ def check_out(out: Path, *suffixes: str, option: str = "out") -> None:
 def note(message: str) -> None:
     """Write one plain line to stderr."""
     sys.stderr.write(message + "\n")
+
+
+@contextmanager
+def interruptible(say: Callable[[], str]) -> Iterator[None]:
+    """Where a command is interrupted, say what is kept of its work before it ends.
+
+    Arguments:
+        say: Gives the words, at that time.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(say())
+        raise
 
 
 def number(value: float | None, form: str = ".4g") -> str:

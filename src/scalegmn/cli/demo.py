@@ -43,7 +43,7 @@ def demo(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Build a zoo of digits, train four models on it and compare them, also on transformed copies.
+    """Ask a model that comes along; then build a zoo of digits, train four models and compare them.
 
     It takes a few minutes on two cores and needs no network. Called again, it uses what is already there.
     """
@@ -56,14 +56,18 @@ def demo(
         networks, epochs = networks or steps.QUICK_NETWORKS, epochs or steps.QUICK_EPOCHS
     # Runs remember where their zoo is, and may be used from elsewhere.
     directory = (out or Path("demo", "quick" if quick else "")).resolve()
-    note("1/3  building the zoo: one small sine network for each image of a digit")
+    note("1/4  the model `mnist`, which comes with the package, reads networks that are fitted now")
+    fresh = steps.ask_shipped()
+    told = f"{fresh.right} of {len(fresh.labels)} right on scikit-learn's digits (others than it learned from)"
+    note(f"     {told}, {fresh.far} called far from training")
+    note("2/4  building the zoo: one small sine network for each image of a digit")
     with BuildProgress("PSNR", " dB") as building:
         zoo = steps.demo_zoo(directory / "digits", networks=networks, report=building)
     recipes = steps.demo_recipes(zoo.path, epochs or steps.EPOCHS)
-    note(f"2/3  training {len(recipes)} models on {len(zoo):,} networks")
+    note(f"3/4  training {len(recipes)} models on {len(zoo):,} networks")
     with TrainingProgress(epochs or steps.EPOCHS) as training:
         train_all(recipes, directory / "runs", watch=training)
-    note("3/3  asking all models about the test networks and about transformed copies")
+    note("4/4  asking all models about the test networks and about transformed copies")
     page = directory / "report.html"
     found = steps.demo_report(recipes, directory / "runs", page)
     if as_json:

@@ -21,6 +21,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="A finished run.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="The directory to write.", show_default=False)],
     about: Annotated[str, typer.Option(help="One sentence for the model card.", show_default=False)] = "",
+    data: Annotated[str, typer.Option(help="One sentence about the training networks.", show_default=False)] = "",
     limits: Annotated[
         list[str] | None, typer.Option("--limit", help="What it cannot do; may be repeated.", show_default=False)
     ] = None,
@@ -32,6 +33,6 @@ def export(
     """
     from ..inference.pretrained import export as pack
 
-    folder = pack(run, out, about=about, limits=limits or ())
+    folder = pack(run, out, about=about, data=data, limits=limits or ())
     size = sum(path.stat().st_size for path in folder.iterdir())
     note(f"wrote {folder}, {size:,} bytes")

@@ -12,6 +12,7 @@ import typer
 from .application import app, examples
 from .checkpoints import Activation, Arch, Frequency, Json, Out, check_like, read, read_inputs, working, write_like
 from .console import note, number, print_json, stdout
+from .sources import Prefix
 
 
 class How(StrEnum):
@@ -31,6 +32,7 @@ class How(StrEnum):
 def merge(
     files: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.", show_default=False)],
     out: Out,
+    prefix: Prefix = "",
     how: Annotated[How, typer.Option(help="Align to the first, to their running mean, or go part of the way.")] = (
         How.average
     ),
@@ -50,7 +52,7 @@ def merge(
 
     began = time.perf_counter()
     check_like(out, files[0])
-    networks, inputs = read(files, arch, activation, w0), read_inputs(data)
+    networks, inputs = read(files, arch, activation, w0, prefix), read_inputs(data)
     with working("merging"):
         result = merged(networks, how.value, at=at, inputs=inputs)
         distances = distance(networks, result).tolist()

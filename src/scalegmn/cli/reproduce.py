@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .application import app, examples
-from .console import note, number, print_json, stdout
+from .console import interruptible, note, number, print_json, stdout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..reproduce.experiments import Experiment
     from ..reproduce.tables import Table
+    from ..reproduce.trials import Trial
     from ..reproduce.zoos import Place
     from ..training.run import Run
 
@@ -107,14 +108,16 @@ def reproduce(
     Interrupted and started again, it continues; what has a record is not computed again.
     """
     from ..errors import ScaleGMNError
-    from ..files import write_atomically
+    from ..files import make_directory, write_atomically
     from ..reproduce import render
+    from ..reproduce.curves import draw_curves
     from ..reproduce.identity import caps
     from ..reproduce.records import read_records
     from ..reproduce.run import missing
     from ..reproduce.tables import chosen, table
     from ..reproduce.trials import read_outcomes, tried
     from ..reproduce.zoos import Place
+    from ..training.recipe import add_recipes
     from .progress import BuildProgress
 
     wanted = table(name)
@@ -125,7 +128,10 @@ def reproduce(
     rows = chosen(methods, tried(wanted, scale.value) if tune else wanted.methods, "methods")
     columns = chosen(datasets, wanted.datasets, "datasets")
     folder = results / scale
-    place = Place(scale.value, (zoos / scale).resolve(), images, None, published, recipes)
+    place = Place(scale.value, (zoos / scale).resolve(), images, None, published)
+    if recipes is not None:
+        make_directory(recipes)
+        add_recipes(recipes)
     if not table_only:
         with BuildProgress("") as progress:
             place = replace(place, report=progress)
@@ -133,11 +139,13 @@ def reproduce(
                 _draw(wanted, place, pictures)
             else:
                 count = seeds or (3 if scale is Scale.paper else 2 if tune else 1)
-                if tune:
-                    _tune(wanted, rows, place, runs / scale, folder, minutes, jobs)
+                if recipes is not None and tune:
+                    best = _tune(wanted, rows, place, runs / scale, folder, minutes, jobs)
+                    _keep(wanted, best, recipes, place)
                 _train(missing(columns, rows, count, place, folder, minutes), place, runs / scale, folder, jobs)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
+        draw_curves(read_records(folder), pictures / f"curves-{scale.value}.png")
         write_atomically(page, render.page(folder, scale.value, pictures).encode())
         note(f"wrote {page}")
     shown = replace(wanted, methods=rows, datasets=columns)
@@ -172,9 +180,9 @@ def _tune(
     results: Path,
     minutes: float | None,
     jobs: int | None,
-) -> None:
+) -> list[Trial]:
     from ..reproduce.experiments import DATASETS
-    from ..reproduce.trials import conduct, unanswered, winner, write_winner
+    from ..reproduce.trials import conduct, unanswered, winner
     from ..reproduce.zoos import open_zoo
 
     # Before the trials are counted: records of another zoo do not answer them.
@@ -195,11 +203,15 @@ def _tune(
     except KeyboardInterrupt:
         note("finished trials have their records; the same command continues with the others")
         raise
-    assert place.recipes is not None
-    for method in methods:
-        best = winner(wanted, method, place, results, minutes)
-        for path in write_winner(wanted, best, place.recipes, place.scale):
-            note(f"trial {best.number} of {method} won; wrote {path}")
+    return [winner(wanted, method, place, results, minutes) for method in methods]
+
+
+def _keep(wanted: Table, best: Sequence[Trial], recipes: Path, place: Place) -> None:
+    from ..reproduce.trials import write_winner
+
+    for trial in best:
+        for path in write_winner(wanted, trial, recipes, place.scale):
+            note(f"trial {trial.number} of {trial.method.name} won: {path}")
 
 
 def _train(todo: Sequence[Experiment], place: Place, runs: Path, results: Path, jobs: int | None) -> None:
@@ -215,11 +227,8 @@ def _train(todo: Sequence[Experiment], place: Place, runs: Path, results: Path, 
             value = number(found["test"][found["metric"]], ".4f")
             note(f"{name}: {found['metric']} {value} after {found['seconds']:.0f} s")
 
-    try:
+    with interruptible(lambda: "finished runs have their records; the same command continues with the others"):
         perform(todo, place, runs, results, lanes=jobs, watch=watch, tell=note)
-    except KeyboardInterrupt:
-        note("finished runs have their records; the same command continues with the others")
-        raise
 
 
 def _show(data: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .application import app, examples
-from .console import note, number, print_json, stdout
+from .console import interruptible, note, number, print_json, stdout
 
 if TYPE_CHECKING:
     from ..training.sweep import Outcome, Point
@@ -54,14 +54,13 @@ def sweep(
         result = outcome.get("error") or f"val {outcome['metric']} {number(outcome['val'][outcome['metric']])}"
         note(f"{len(outcomes)}/{len(todo)}  {' '.join(point.changes)}  seed {point.seed}  {result}")
 
-    try:
+    with interruptible(
+        lambda: f"{len(outcomes)} of {len(todo)} runs are done in {directory}; the same command continues"
+    ):
         if ray is None:
             sweeping.run_here(todo, done)
         else:
             sweeping.run_on_ray(todo, done, ray, cpus=cpus)
-    except KeyboardInterrupt:
-        note(f"{len(outcomes)} of {len(todo)} runs are done in {directory}; the same command continues")
-        raise
     rows = sweeping.summarise(outcomes)
     sweeping.write_summary(directory, table, rows)
     if as_json:

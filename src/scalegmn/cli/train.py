@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .application import app, examples
-from .console import note, print_json, stdout
+from .console import interruptible, print_json, stdout
 
 
 @app.command(
@@ -39,12 +39,13 @@ def train(
     from ..training.run import Run
 
     directory = out or Path("runs") / recipe.stem
-    try:
-        results = run(read_recipe(recipe, changes or ()), directory, resume=resume)
-    except KeyboardInterrupt:
+
+    def kept() -> str:
         step = Run(directory).saved_step()
-        note(f"{directory} is saved up to step {step}; --resume continues there" if step else "nothing was saved yet")
-        raise
+        return f"{directory} is saved up to step {step}; --resume continues there" if step else "nothing was saved yet"
+
+    with interruptible(kept):
+        results = run(read_recipe(recipe, changes or ()), directory, resume=resume)
     if os.environ.get("RANK", "0") != "0":
         return
     if as_json:

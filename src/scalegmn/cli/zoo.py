@@ -9,7 +9,7 @@ import typer
 
 from ..errors import ScaleGMNError
 from .application import BAD_INPUT, app, examples
-from .console import print_json, stdout
+from .console import interruptible, print_json, stdout
 
 zoo_app = typer.Typer(help="Build, look at, check and import collections of networks.", no_args_is_help=True)
 app.add_typer(zoo_app, name="zoo")
@@ -94,7 +94,8 @@ def combine(
     for name, equals, value in pairs:
         if not (name and equals):
             raise ScaleGMNError(f"where: expected column=value such as view=0, got {name + equals + value!r}")
-    zoo = write([Zoo.open(path) for path in zoos], out, where={name: value for name, _, value in pairs})
+    with interruptible(lambda: f"{out}: nothing was written"):
+        zoo = write([Zoo.open(path) for path in zoos], out, where={name: value for name, _, value in pairs})
     stdout().print(f"{out}: {len(zoo):,} networks", markup=False)
 
 

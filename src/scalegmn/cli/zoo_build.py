@@ -9,7 +9,7 @@ import typer
 
 from ..errors import ScaleGMNError
 from .application import examples
-from .console import stdout
+from .console import interruptible, stdout
 from .zoo import zoo_app
 
 build_app = typer.Typer(help="Train the networks of a zoo.", no_args_is_help=True)
@@ -82,7 +82,7 @@ def build_inr(
 
     fit = Fit(_sizes(hidden, "hidden"), activation, w0, convention, steps, lr, psnr)
     source = load_images(images, root, grey=grey)
-    with BuildProgress("PSNR", " dB") as progress:
+    with interruptible(lambda: _kept(out)), BuildProgress("PSNR", " dB") as progress:
         zoo = build_inr_zoo(
             source,
             out,
@@ -139,7 +139,7 @@ def build_cnn(
         raise ScaleGMNError(f"steps: expected fewest and most (50,2000) or one number, got {steps!r}")
     budget = Budget(batch, (bounds[0], bounds[-1]), epochs)
     source = load_images(images, root, grey=grey)
-    with BuildProgress("accuracy") as progress:
+    with interruptible(lambda: _kept(out)), BuildProgress("accuracy") as progress:
         zoo = build_cnn_zoo(
             source,
             out,
@@ -161,6 +161,14 @@ def _sizes(text: str, option: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise ScaleGMNError(f"{option}: expected whole numbers with commas between them, got {text[:40]!r}") from error
+
+
+def _kept(out: Path) -> str:
+    """What an interrupted build leaves."""
+    from ..zoo.store.writer import complete_parts
+
+    count = sum(part["networks"] for part in complete_parts(out))
+    return f"{count:,} networks are kept in {out}; the same command continues"
 
 
 def _speed(line: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import ScaleGMNError
 from .application import examples
-from .console import stdout
+from .console import interruptible, stdout
 from .sources import Archs, Prefix, hidden_activation, load_module
 from .zoo import zoo_app
 
@@ -58,7 +58,9 @@ def cifar10_inr(source: Source, out: Out) -> None:
 def _import_inr(kind: str, source: Path, out: Path, images: Path | None = None) -> None:
     from ..zoo.imports.inr import import_inr
 
-    _tell(import_inr(kind, source, out, images=images))
+    with interruptible(lambda: f"{out}: nothing was written"):
+        zoo = import_inr(kind, source, out, images=images)
+    _tell(zoo)
 
 
 @import_app.command(
@@ -81,7 +83,9 @@ def cnn_zoo(
     """The Small CNN Zoo of Unterthiner et al. (2020)."""
     from ..zoo.imports.cnn_zoo import import_cnn_zoo
 
-    _tell(import_cnn_zoo(source, out, final_only=not every_epoch, activation=activation))
+    with interruptible(lambda: f"{out}: nothing was written"):
+        zoo = import_cnn_zoo(source, out, final_only=not every_epoch, activation=activation)
+    _tell(zoo)
 
 
 @import_app.command(
@@ -126,7 +130,8 @@ def checkpoints(
     likes = {reference: load_module(reference) for reference in arch or ()}
     known = hidden_activation(activation, w0)
     ways = Ways(known, likes, arch_column, prefix, None if picture is None and grid is None else _canvas(picture, grid))
-    zoo = import_checkpoints(folder, labels, out, label=label_column, ways=ways)
+    with interruptible(lambda: f"{out}: nothing was written"):
+        zoo = import_checkpoints(folder, labels, out, label=label_column, ways=ways)
     _tell(zoo)
     counts = zoo.architecture_of().bincount().tolist()
     for architecture, count in zip(zoo.architectures, counts, strict=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.architecture import Architecture, Attention, Connection, Conv, Normalise, Product, Scale, Skip, Table
 from ..core.blocks import Block
+from ..files import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,8 +81,8 @@ def draw(architecture: Architecture, path: str | Path) -> None:
         _layer(axes, architecture, i, x, y)
     axes.set_axis_off()
     axes.autoscale_view()
-    figure.savefig(path, dpi=120, bbox_inches="tight")
     plt.close(figure)
+    write_figure(path, figure, dpi=120, tight=True)
 
 
 def _places(architecture: Architecture) -> list[tuple[float, float]]:

@@ -50,7 +50,7 @@ def read(path: str | Path) -> dict[str, Tensor]:
             module = read_onnx(path)
             return Described(module.state_dict(), module)
         case _:
-            return _state(_read_torch(path), path)
+            return _state(read_torch(path), path)
 
 
 def format_of(path: str | Path) -> Format | None:
@@ -126,7 +126,12 @@ def _check_readable(path: Path) -> None:
         raise ScaleGMNError(f"{path}: the file is empty")
 
 
-def _read_torch(path: Path) -> object:
+def read_torch(path: Path) -> object:
+    """What `torch.save` wrote, if it is tensors and plain containers.
+
+    Arguments:
+        path: Of the file.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the one line of an error says enough

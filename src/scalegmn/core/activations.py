@@ -79,6 +79,10 @@ class Activation:
     Arguments:
         name: A name of the registry.
         parameters: Slope, frequency, power or bounds, where the function has them.
+
+    >>> tanh = activation("tanh")
+    >>> tanh.group, tanh.phi, str(activation("sine", 30.0))
+    (Sign, Phi(power=1, even=False), 'sine(30)')
     """
 
     name: str

@@ -52,6 +52,9 @@ class Layer:
         offset: A fixed number added after the activation, as the +0.5 of some implicit representations. A layer that
             nothing enters is constant: its value is its offset.
         combine: What is done with what arrives.
+
+    >>> Layer(8, activation("relu")).bias
+    True
     """
 
     size: int
@@ -71,6 +74,10 @@ class Connection:
         pools: Pooling of the source's maps beforehand.
         gain: A fixed factor on the weights, as in sin(w0 W x + b).
         constant: Its weights, if they are fixed numbers and no parameters (Fourier features, fixed filters).
+
+    >>> conv = Connection(0, 1, Conv((3, 3), (1, 1), (0, 0), (1, 1)))
+    >>> conv.dense, conv.kernel_size
+    (True, 9)
     """
 
     source: int
@@ -105,7 +112,11 @@ class Connection:
 
 @dataclass(frozen=True)
 class Segment:
-    """Where one tensor lies in a network's flat parameter vector."""
+    """Where one tensor lies in a network's flat parameter vector.
+
+    >>> [(s.kind, s.start, s.shape) for s in Architecture.mlp([2, 3, 1]).segments][:2]
+    [('weight', 0, (3, 2, 1)), ('bias', 6, (3,))]
+    """
 
     kind: Kind
     index: int
@@ -126,6 +137,11 @@ class Shared:
         kind: Which tensor.
         index, of: Positions of connections or layers, `of` the earlier one.
         transposed: Whether source and target change places.
+
+    >>> chain = Architecture.mlp([2, 3, 3, 3, 1])
+    >>> loop = Architecture(chain.layers, chain.connections, (Shared("weight", 2, 1),))
+    >>> chain.parameters - loop.parameters
+    9
     """
 
     kind: Kind
@@ -238,18 +254,6 @@ class Architecture:
         wires = all(c.dense or isinstance(c.map, Skip | Normalise) for c in self.connections)
         fed = all(self.incoming[1:]) and not any(c.constant or isinstance(c.map, Table) for c in self.connections)
         return one and sums and wires and fed and not self.shared
-
-    @cached_property
-    def separable(self) -> bool:
-        """Whether any two layers have the same multiplier or none in common, each a variable of its own."""
-        owners: dict[tuple[str, int], set[object]] = {}
-        for block in (b for blocks in self.blocks for b in blocks):
-            whole = (block.scales, block.signs)
-            for v, power in block.scales:
-                owners.setdefault(("scale", v), set()).add(whole if power == 1 and len(block.scales) == 1 else block)
-            for v in block.signs:
-                owners.setdefault(("sign", v), set()).add(whole if len(block.signs) == 1 else block)
-        return all(len(found) == 1 for found in owners.values())
 
     # -- symmetry ----------------------------------------------------------------------------------------------
 

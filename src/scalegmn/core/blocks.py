@@ -34,6 +34,10 @@ class Block:
         head_slot: Number of the permutation of the heads, None where there is one head.
         scales: The magnitude of the multiplier: pairs (variable, exponent).
         signs: The sign of the multiplier: the variables whose product it is.
+
+    >>> from scalegmn import Architecture
+    >>> Architecture.mlp([2, 3, 1], "relu").blocks[1]
+    (Block(start=0, size=3, slot=0, heads=1, head_slot=None, scales=((0, 1.0),), signs=()),)
     """
 
     start: int
@@ -79,7 +83,13 @@ def find_blocks(architecture: Architecture) -> tuple[tuple[Block, ...], ...]:
 
 
 class Classes(Generic[Key]):
-    """Union and find."""
+    """Union and find.
+
+    >>> same: Classes[str] = Classes()
+    >>> same.join("a", "b")
+    >>> same.find("b"), same.find("c")
+    ('a', 'c')
+    """
 
     def __init__(self) -> None:
         self.parent: dict[Key, Key] = {}
@@ -105,6 +115,10 @@ class Order:
 
     Cuts between blocks spread along ties until every tie joins whole blocks. A grid that does not fill a block, or
     that another grid contradicts, becomes cuts: its groups then stay where they are.
+
+    >>> order = Order([2, 4], Wiring(ties=[(Span(0, 0, 2), Span(1, 2, 2))]))
+    >>> list(order.places(1)), order.same.find((1, 2))
+    ([((1, 0), 2), ((1, 2), 2)], (0, 0))
     """
 
     def __init__(self, sizes: list[int], demands: Wiring) -> None:

@@ -49,7 +49,7 @@ def phase(networks: Networks) -> Networks:
     weights, biases = list(networks.weights), list(networks.biases)
     for i, layer in enumerate(a.layers):
         bias = biases[i]
-        if layer.activation.name != "sine" or bias is None or not _owns(a, i):
+        if layer.activation.name != "sine" or bias is None or not owns(a, i):
             continue
         frequency = layer.activation.parameters[0]
         mirrors = all(a.connections[c].has_weights for c in a.incoming[i])
@@ -63,7 +63,7 @@ def phase(networks: Networks) -> Networks:
     return networks.replace(Networks.from_tensors(a, weights, biases, networks.views.slopes).parameters)
 
 
-def _owns(architecture: Architecture, layer: int) -> bool:
+def owns(architecture: Architecture, layer: int) -> bool:
     """Whether nothing else computes with what enters a layer, and all of it can change its sign."""
     a = architecture
     shared = {(kind, i) for s in a.shared for kind, i in ((s.kind, s.index), (s.kind, s.of))}

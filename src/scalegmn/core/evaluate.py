@@ -26,6 +26,11 @@ class Parameters:
         weights: Per connection (B, n_t, n_s / groups, K); (B, n) for one per neuron; None for a skip.
         biases: Per layer (B, n).
         slopes: Per layer (B, 1), for learned slopes.
+
+    >>> from scalegmn import Networks
+    >>> networks = Networks(Architecture.mlp([2, 3, 1]), torch.randn(5, 13))
+    >>> [None if w is None else tuple(w.shape) for w in networks.views.weights]
+    [(5, 3, 2, 1), (5, 1, 3, 1)]
     """
 
     weights: tuple[Tensor | None, ...]
@@ -40,6 +45,11 @@ class Responses:
     Arguments:
         pre: Per layer, the pre-activations (B, N, n, *spatial). The input layer holds the inputs.
         post: Per layer, the post-activations, of the same shape.
+
+    >>> from scalegmn import Networks
+    >>> networks = Networks(Architecture.mlp([2, 3, 1]), torch.randn(5, 13))
+    >>> [tuple(z.shape) for z in networks.responses(torch.randn(4, 2)).pre[1:]]
+    [(5, 4, 3), (5, 4, 1)]
     """
 
     pre: tuple[Tensor, ...]
@@ -112,8 +122,12 @@ def respond_with_gradients(
         z = [inputs, *r.pre[1:]]
         out = r.post[-1]
         seed = torch.ones_like(out) if cotangent is None else _plain(cotangent).to(out).expand_as(out)
-        found = torch.autograd.grad(out, z, seed, create_graph=graph, allow_unused=True)
-    means = [torch.zeros_like(a) if g is None else g for a, g in zip(z, found, strict=True)]
+        # What hangs on constants alone moves with no input.
+        moving = [i for i, a in enumerate(z) if a.requires_grad]
+        found = torch.autograd.grad(out, [z[i] for i in moving], seed, create_graph=graph, allow_unused=True)
+    means = [torch.zeros_like(a).expand(batch, inputs.shape[1], *a.shape[2:]) for a in z]
+    for i, g in zip(moving, found, strict=True):
+        means[i] = means[i] if g is None else g
     if not graph:
         r = Responses(tuple(t.detach() for t in r.pre), tuple(t.detach() for t in r.post))
     return r, tuple(map(spatial_mean, means))

@@ -38,6 +38,9 @@ class Intertwiner:
         singular: The smallest d for which \(\sigma(I_d)\) is not invertible, or None.
         kinks: Where it is not differentiable, in [-16, 16] and to about 1e-5.
         rough: Whether the kinks seem to have no end.
+
+    >>> intertwiner(torch.tanh).group
+    Sign
     """
 
     group: Group

@@ -11,7 +11,11 @@ LATER = "later"
 
 @dataclass(frozen=True)
 class Linear:
-    """A matrix, at every position of maps. After a flatten, `positions` is the spatial shape that lies on each edge."""
+    """A matrix, at every position of maps. After a flatten, `positions` is the spatial shape that lies on each edge.
+
+    >>> Linear((4, 4)).kernel
+    (4, 4)
+    """
 
     positions: tuple[int, ...] = ()
 
@@ -30,6 +34,10 @@ class Conv:
         groups: Into how many groups channels fall; as many as there are channels is a depthwise convolution.
         transposed: Whether it is a transposed convolution.
         extra: Of a transposed convolution, what is added to one side of its output.
+
+    >>> from scalegmn import Architecture
+    >>> Architecture.cnn([1, 8], 10).connections[0].map.kernel
+    (3, 3)
     """
 
     kernel: tuple[int, ...]
@@ -48,6 +56,12 @@ class Skip:
     Arguments:
         read, write: Where the range of neurons begins.
         size: How many neurons; 0 for all of the source.
+
+    >>> from scalegmn.core.architecture import Architecture, Connection, Layer
+    >>> layers = Layer(2, bias=False), Layer(3), Layer(3), Layer(1)
+    >>> wires = Connection(0, 1), Connection(1, 2), Connection(1, 2, Skip()), Connection(2, 3)
+    >>> Architecture(layers, wires).slots  # one order at both ends of the addition
+    (None, 0, 0, None)
     """
 
     read: int = field(default=0, metadata={LATER: True})
@@ -57,7 +71,13 @@ class Skip:
 
 @dataclass(frozen=True)
 class Scale:
-    """One learned factor per neuron, as in a BatchNorm in evaluation mode."""
+    """One learned factor per neuron, as in a BatchNorm in evaluation mode.
+
+    >>> from scalegmn.core.architecture import Architecture, Connection, Layer
+    >>> layers = Layer(2, bias=False), Layer(3), Layer(3), Layer(1)
+    >>> Architecture(layers, (Connection(0, 1), Connection(1, 2, Scale()), Connection(2, 3))).weight_shape(1)
+    (3,)
+    """
 
 
 @dataclass(frozen=True)
@@ -70,6 +90,11 @@ class Normalise:
             of a group and all positions (GroupNorm; InstanceNorm has groups of one neuron).
         groups: Into how many groups neurons fall.
         learned: Whether there are gains.
+
+    >>> from scalegmn.core.architecture import Architecture, Connection, Layer
+    >>> layers = Layer(2, bias=False), Layer(3), Layer(3), Layer(1)
+    >>> Architecture(layers, (Connection(0, 1), Connection(1, 2, Normalise()), Connection(2, 3))).groups[1:3]
+    (Trivial, NonZeroScale)
     """
 
     eps: float = 1e-5
@@ -85,6 +110,9 @@ class Table:
     Arguments:
         positions: The spatial shape of the table; () adds the same everywhere.
         start: The position along the first spatial dimension at which it begins.
+
+    >>> Table((7,)).kernel
+    (7,)
     """
 
     positions: tuple[int, ...] = ()
@@ -114,6 +142,9 @@ class Pool:
             where negative), `merge` puts all positions in a row, `at` takes position `size`. `nearest`, `bilinear`
             and `bilinear_corners` (corners aligned) enlarge maps `size` times.
         size, stride, padding: Of the window.
+
+    >>> Pool("max", (2, 2), (2, 2)).is_max, Pool("global_avg").removes_space
+    (True, True)
     """
 
     kind: PoolKind
@@ -134,12 +165,29 @@ class Pool:
 
 @dataclass(frozen=True)
 class Sum:
-    """What arrives at a neuron is added."""
+    """What arrives at a neuron is added.
+
+    >>> from scalegmn import Architecture
+    >>> Architecture.mlp([2, 3, 1]).layers[1].combine
+    Sum()
+    """
 
 
 @dataclass(frozen=True)
 class Product:
-    """What arrives at a neuron is multiplied; a factor of one neuron, or without positions, is one for all."""
+    """What arrives at a neuron is multiplied; a factor of one neuron, or without positions, is one for all.
+
+    >>> from torch import nn
+    >>> from scalegmn import Networks
+    >>> class Gated(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.a, self.b, self.c = nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(3, 1)
+    ...     def forward(self, x):
+    ...         return self.c(self.a(x) * self.b(x))
+    >>> [layer.combine for layer in Networks.from_modules([Gated()]).architecture.layers[1:4]]
+    [Sum(), Sum(), Product()]
+    """
 
 
 @dataclass(frozen=True)
@@ -150,6 +198,13 @@ class Attention:
         heads: Into how many heads the neurons of each fall.
         scale: The factor before the softmax.
         causal: Whether a position sees only those before it and itself.
+
+    >>> from torch import nn
+    >>> from scalegmn import Networks
+    >>> block = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+    >>> layers = Networks.from_modules([nn.Sequential(nn.Linear(3, 4), block)]).architecture.layers
+    >>> [layer.combine.heads for layer in layers if isinstance(layer.combine, Attention)]
+    [2]
     """
 
     heads: int

@@ -31,6 +31,10 @@ class Draw:
         order: From the number of heads and the neurons of each to permutations (B, heads, neurons).
         magnitude: From a number of neurons to positive factors (B, neurons).
         sign: From a number of neurons to signs (B, neurons).
+
+    >>> twice = Draw(magnitude=lambda size: torch.full((1, size), 2.0))
+    >>> Transform.assemble(Architecture.mlp([1, 3, 1], "relu"), 1, twice).scales[1].tolist()
+    [[2.0, 2.0, 2.0]]
     """
 
     order: Callable[[int, int], Tensor] | None = None

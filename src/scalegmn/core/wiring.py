@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Span:
-    """A range of neurons of one layer."""
+    """A range of neurons of one layer.
+
+    >>> Span(layer=1, start=2, size=4)
+    Span(layer=1, start=2, size=4)
+    """
 
     layer: int
     start: int
@@ -29,7 +33,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Factor:
-    """The multiplier of a range of neurons, before or after the activation, to the power 1 or -1."""
+    """The multiplier of a range of neurons, before or after the activation, to the power 1 or -1.
+
+    >>> Factor(Span(1, 0, 4), -1, after=True).power
+    -1
+    """
 
     span: Span
     power: int = 1
@@ -49,6 +57,10 @@ class Wiring:
         links: Pairs of grids (positions in `grids`) whose groups have the same order.
         pins: Ranges that may not be permuted.
         scales, signs: Products of multipliers whose magnitude (whose sign) is 1.
+
+    >>> from scalegmn import Architecture
+    >>> wiring(Architecture.mlp([2, 3, 1])).pins
+    [Span(layer=0, start=0, size=2), Span(layer=2, start=0, size=1)]
     """
 
     ties: list[tuple[Span, Span]] = field(default_factory=list)

@@ -34,7 +34,9 @@ def describe(name: str) -> dict[str, Any]:
     }
 
 
-def export(run: str | Path, out: str | Path, *, about: str = "", limits: Sequence[str] = ()) -> Path:
+def export(
+    run: str | Path, out: str | Path, *, about: str = "", data: str = "", limits: Sequence[str] = ()
+) -> Path:
     """Pack a finished run into a directory that `scalegmn.load` reads, with a model card.
 
     Besides the weights it holds what the model remembers of its training networks (`Familiar`), for which the zoo of
@@ -44,6 +46,7 @@ def export(run: str | Path, out: str | Path, *, about: str = "", limits: Sequenc
         run: The run directory.
         out: The directory to write.
         about: One sentence for the card: what it reads and what it says.
+        data: A sentence about the networks that it was trained on.
         limits: Further sentences: what it cannot do.
     """
     finished = Run(Path(run))
@@ -54,6 +57,7 @@ def export(run: str | Path, out: str | Path, *, about: str = "", limits: Sequenc
         raise ScaleGMNError(f"export: {zoo.path} has no test networks, so nothing can be said about {run}")
     card = {
         "about": about,
+        "data": data,
         "limits": list(limits),
         "metric": results["metric"],
         "value": results["test"][results["metric"]],
@@ -96,6 +100,7 @@ def card_text(name: str, config: Mapping[str, Any]) -> str:
         f"Test {card['metric']} {card['value']:.4f} on {card['networks']['test']:,} networks, read once at the end; "
         f"validation {card['val']:.4f}. One run, seed {config['recipe']['seed']}.",
         "## Data",
+        *([card["data"]] if card["data"] else []),
         f"A zoo of {zoo['networks']:,} networks ({counts}), SHA-256 `{zoo['sha256']}`, built with "
         f"`{_told(card['built_with'])}`.",
         "## Recipe",
@@ -109,4 +114,5 @@ def card_text(name: str, config: Mapping[str, Any]) -> str:
 
 
 def _told(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in arguments.items() if v is not None and "sha256" not in k)
+    """Arguments of a zoo in words; checksums say nothing to people."""
+    return ", ".join(f"{k}={v}" for k, v in arguments.items() if v not in (None, {}) and len(str(v)) < 60)

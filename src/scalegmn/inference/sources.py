@@ -180,7 +180,8 @@ class Reading:
 
     def hand_back(self, networks: Sequence[Networks]) -> Any:
         """Other networks in the form of those that were given; for a path, its state dict."""
-        results = [_like(piece.given, batch) for piece, batch in zip(self.pieces, networks, strict=True)]
+        pairs = zip(self.pieces, networks, strict=True)
+        results = [_like(piece.given, piece.rewritten(batch)) for piece, batch in pairs]
         return results[0] if self.single else results
 
 

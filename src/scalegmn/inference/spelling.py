@@ -8,7 +8,6 @@ networks is taken.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -16,10 +15,13 @@ from torch import Tensor
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..zoo.inr.canvas import Canvas
-from ..zoo.inr.conventions import CONVENTIONS
+from ..zoo.inr.conventions import CONVENTIONS, Convention
 
 # Networks may be written in another way than those in training where so large a share of them is far.
 FAR_SHARE = 0.25
+# The order of the coordinates is another one if one network is so much nearer then; for n networks the mean counts, and
+# a part 1 / sqrt(n) of it is enough.
+TURN = 0.2
 
 
 @dataclass(frozen=True)
@@ -122,12 +124,15 @@ def of_canvas(canvas: Canvas, known: Canvas, architecture: Architecture) -> Spel
     offset = architecture.layers[-1].offset
     # Of the output y + offset with black at `low`.
     shift = gain * (offset - canvas.low) + known.low - offset
-    swap = canvas.convention != known.convention
-    return Spelling((1.0,) * (len(architecture.layers) - 2), gain, shift, swap, _words("", canvas.low, offset, swap))
+    # A zoo says how its networks are written: there is nothing to tell.
+    return Spelling((1.0,) * (len(architecture.layers) - 2), gain, shift, canvas.convention != known.convention)
 
 
-def spellings(architecture: Architecture, canvas: Canvas, *, told: bool) -> list[Spelling]:
+def spellings(architecture: Architecture, canvas: Canvas, *, told: bool) -> list[tuple[Spelling, Spelling]]:
     """All ways to write networks of an architecture that may be met, the known one first.
+
+    Each comes with its twin that has the coordinates in the other order. Values from 0 to 1 are expected to go with
+    (x, y), values from -1 to 1 with (row, column), as in the published collections.
 
     Arguments:
         architecture: A perceptron with sine layers that paints.
@@ -137,34 +142,30 @@ def spellings(architecture: Architecture, canvas: Canvas, *, told: bool) -> list
     hidden = architecture.layers[1:-1]
     none = (1.0,) * len(hidden)
     if not _perceptron(architecture) or architecture.layers[0].size != 2:
-        return [Spelling(none)]
+        return [(Spelling(none), Spelling(none))]
     within = tuple(1 / h.activation.parameters[0] if h.activation.name == "sine" else 1.0 for h in hidden)
     offset, span = architecture.layers[-1].offset, canvas.high - canvas.low
-    found = []
+    found: dict[tuple[object, ...], tuple[Spelling, Spelling]] = {}
     for factors in (none,) if told or within == none else (none, within):
         for kind in CONVENTIONS.values():
-            for added in {offset} if told else dict.fromkeys((offset, 0.0, kind.offset)):
-                for swap in (False, True):
-                    gain = span / kind.span
-                    shift = gain * (added - kind.low) + canvas.low - offset
-                    frequency = "sin(W x + b)" if factors != none else ""
-                    words = _words(frequency, kind.low, added, swap)
-                    found.append(Spelling(factors, gain, shift, swap, words))
-    first = Spelling(none)
-    return [first, *(s for s in _distinct(found) if not _same(s, first))]
+            for added in (offset,) if told else (offset, 0.0, kind.offset):
+                gain = span / kind.span
+                shift = gain * (added - kind.low) + canvas.low - offset
+                usual, other = (
+                    Spelling(factors, gain, shift, swap, _words(factors != none, kind, added, canvas, swap))
+                    for swap in (kind.name != canvas.convention, kind.name == canvas.convention)
+                )
+                found.setdefault((factors, round(gain, 9), round(shift, 9)), (usual, other))
+    # The known one has no words: there is nothing to tell.
+    _, turned = found.pop((none, 1.0, 0.0))
+    return [(Spelling(none), turned), *found.values()]
 
 
-def _distinct(found: Sequence[Spelling]) -> list[Spelling]:
-    return list({(s.factors, round(s.gain, 9), round(s.shift, 9), s.swap): s for s in reversed(found)}.values())[::-1]
-
-
-def _same(one: Spelling, other: Spelling) -> bool:
-    return not one.swap and one.factors == other.factors and abs(one.gain - 1) + abs(one.shift) < 1e-9
-
-
-def _words(frequency: str, low: float, offset: float, swap: bool) -> str:
-    parts = [frequency, f"values from {low:g} to 1", f"{offset:g} added to the output" if offset else "nothing added"]
-    return ", ".join(part for part in (*parts, "the coordinates in the other order" if swap else "") if part)
+def _words(inside: bool, kind: Convention, added: float, canvas: Canvas, swap: bool) -> str:
+    points = "(x, y)" if (canvas.convention == "dws") != swap else "(row, column)"
+    output = f"{added:g} added to the output" if added else "nothing added to the output"
+    frequency = ["sin(W x + b)"] if inside else []
+    return ", ".join([*frequency, f"values from {kind.low:g} to {kind.high:g}", output, f"points {points}"])
 
 
 def settle(distances: Tensor) -> int:
@@ -176,9 +177,27 @@ def settle(distances: Tensor) -> int:
     >>> import torch
     >>> settle(torch.tensor([[0.9, 0.7], [0.3, 0.2]])), settle(torch.tensor([[9.0, 0.9], [0.3, 0.2]]))
     (0, 1)
-    >>> settle(torch.tensor([[9.0, 9.0], [3.0, 2.0]]))
-    0
+    >>> settle(torch.tensor([[9.0, 9.0], [3.0, 2.0]])), settle(torch.tensor([[90.0, 90.0], [3.0, 1.0]]))
+    (0, 1)
     """
     far = (distances > 1).double().mean(1)
-    best = int(distances.clamp(max=10).mean(1).argmin())
-    return best if far[0] >= FAR_SHARE and far[best] < far[0] / 2 else 0
+    mean = distances.clamp(max=10).mean(1)
+    best = int(mean.argmin())
+    nearer = far[best] < far[0] / 2 or mean[best] < mean[0] / 4
+    return best if far[0] >= FAR_SHARE and nearer else 0
+
+
+def turns(distances: Tensor, turned: Tensor) -> bool:
+    """Whether some networks are nearer to training networks with their coordinates in the other order.
+
+    Arguments:
+        distances, turned: Of each network as it is, and with coordinates in the other order (B,); those that are far
+            either way say nothing.
+
+    >>> import torch
+    >>> turns(torch.tensor([0.6]), torch.tensor([0.5])), turns(torch.tensor([0.6] * 9), torch.tensor([0.5] * 9))
+    (False, True)
+    """
+    clear = (distances < 2) & (turned < 2)
+    gain = (distances - turned)[clear]
+    return bool(len(gain)) and gain.mean().item() > TURN / len(gain) ** 0.5

@@ -15,7 +15,7 @@ from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
 from .sources import Chunk, Piece, Reading
-from .spelling import FAR_SHARE, Spelling, of_canvas, settle, spellings
+from .spelling import FAR_SHARE, Spelling, of_canvas, settle, spellings, turns
 
 Distance = Callable[[Networks], Tensor]
 # Networks of a call that decide how all of them are written.
@@ -85,10 +85,15 @@ def _files(pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas, distance
     return result
 
 
-def _way(networks: Networks, ways: Sequence[Spelling], distance: Distance) -> Spelling:
-    near = distance(networks)
+def _way(networks: Networks, ways: Sequence[tuple[Spelling, Spelling]], distance: Distance) -> Spelling:
+    def seen(way: Spelling) -> Tensor:
+        return distance(way.read(networks, networks.architecture))
+
+    found, near = ways[0], distance(networks)
     # Most are written as those in training: one look is enough then.
-    if bool((near > 1).double().mean() < FAR_SHARE):
-        return ways[0]
-    others = [distance(way.read(networks, networks.architecture)) for way in ways[1:]]
-    return ways[settle(torch.stack([near, *others]))]
+    if bool((near > 1).double().mean() >= FAR_SHARE):
+        tried = torch.stack([near, *(seen(usual) for usual, _ in ways[1:])])
+        chosen = settle(tried)
+        found, near = ways[chosen], tried[chosen]
+    usual, turned = found
+    return turned if turned.swap != usual.swap and turns(near, seen(turned)) else usual

@@ -17,11 +17,13 @@ from ..core.html import html_table
 from ..core.networks import Networks
 from ..core.schema import architecture_from_json, from_json
 from ..errors import ScaleGMNError
+from ..files import believing
 from ..models.base import Editor, InvariantModel, Metanetwork
 from ..tasks import Task, build_model, task_from_json
 from ..training.distributed import World
 from ..training.evaluation import Evaluation, evaluate
-from ..training.state import read_json, read_tensors, weights_of, write_json, write_tensors
+from ..training.run import read_config
+from ..training.state import read_tensors, weights_of, write_json, write_tensors
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
@@ -46,9 +48,13 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Trained:
     path = find_model(path)
     if not (path / WEIGHTS).is_file():
         raise ScaleGMNError(f"run: {path} holds no {WEIGHTS} yet; train at least to the first validation")
-    familiar = Familiar.from_tensors(read_tensors(path / FAMILIAR)) if (path / FAMILIAR).is_file() else None
-    config, weights = read_json(path / CONFIG), read_tensors(path / WEIGHTS)
-    return Trained.from_config(config, weights, familiar, device=device)
+    config, weights = read_config(path / CONFIG), read_tensors(path / WEIGHTS)
+    familiar = None
+    if (path / FAMILIAR).is_file():
+        with believing(path / FAMILIAR):
+            familiar = Familiar.from_tensors(read_tensors(path / FAMILIAR))
+    with believing(path / CONFIG):
+        return Trained.from_config(config, weights, familiar, device=device)
 
 
 class Trained:
@@ -90,7 +96,7 @@ class Trained:
         try:
             model.load_state_dict(dict(weights))
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split())[:300]
             raise ScaleGMNError(f"{WEIGHTS}: does not belong to this {CONFIG} ({reason})") from None
         return Trained(model.to(device), task, config, familiar)
 
@@ -136,8 +142,7 @@ class Trained:
         found = Reader(self.model, self.layouts, restates=self.familiar is not None).read(source, hints)
         if self.familiar is None:
             return found
-        canvas = from_json(Canvas, self.config["canvas"], "canvas") if "canvas" in self.config else None
-        return look(found, self.model, self.familiar, canvas)
+        return look(found, self.model, self.familiar, self._canvas())
 
     def predict(self, source: Source | Reading, *, activation: str | None = None, top: int = 1) -> list[dict[str, Any]]:
         """One answer per network: its label with a probability, or a number.
@@ -180,11 +185,11 @@ class Trained:
                 f"edit: this model makes {model.copies} networks of each, whose outputs are averaged; "
                 "train one with copies = 1 to get one network"
             )
-        batches = [(piece, piece.networks) for piece in found.pieces if isinstance(piece.networks, Networks)]
+        batches = [piece.networks for piece in found.pieces if isinstance(piece.networks, Networks)]
         if len(batches) < len(found.pieces):
             raise ScaleGMNError("edit: expected modules, state dicts, files or networks, got a zoo")
         with torch.no_grad():
-            return [piece.rewritten(self._edit(model, networks)) for piece, networks in batches]
+            return [self._edit(model, networks) for networks in batches]
 
     def _edit(self, model: Editor, networks: Networks) -> Networks:
         edited: Networks = model(present(networks.to(dtype=self._dtype), self.canonical, self.device))
@@ -203,6 +208,9 @@ class Trained:
             reason = self.model.reads(architecture)
             if reason is not None:
                 raise ScaleGMNError(f"zoo: {zoo.path}: {reason}")
+        canvas = self._canvas()
+        if None not in (canvas, zoo.canvas) and zoo.canvas != canvas:
+            raise ScaleGMNError(f"zoo: {zoo.path} paints on {zoo.canvas}, training networks on {canvas}; use `predict`")
         alone = World(0, 1, self.device)
         return evaluate(
             self.model,
@@ -213,6 +221,10 @@ class Trained:
             canonical=self.canonical,
             transform_seed=transform_seed,
         )
+
+    def _canvas(self) -> Canvas | None:
+        """What training networks paint on, where it was kept."""
+        return from_json(Canvas, self.config["canvas"], "canvas") if "canvas" in self.config else None
 
     def _invariant(self, wish: str) -> InvariantModel:
         if not isinstance(self.model, InvariantModel):

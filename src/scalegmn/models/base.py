@@ -23,6 +23,11 @@ class Metanetwork(nn.Module, ABC):
 
     Arguments:
         trunk: Of any method.
+
+    >>> from scalegmn import Architecture, ScaleGMN
+    >>> model = ScaleGMN([Architecture.mlp([2, 8, 1])], outputs=10, width=8)
+    >>> isinstance(model, Metanetwork), model.reads(Architecture.mlp([2, 16, 1]))
+    (True, None)
     """
 
     def __init__(self, trunk: Trunk) -> None:
@@ -60,6 +65,12 @@ class InvariantModel(Metanetwork, ABC):
     Arguments:
         trunk: Of any method.
         outputs: Width of the result.
+
+    >>> from scalegmn import Architecture, ScaleGMN
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> model = ScaleGMN([a], outputs=10, width=8)
+    >>> isinstance(model, InvariantModel), tuple(model(Networks(a, torch.randn(5, a.parameters))).shape)
+    (True, (5, 10))
     """
 
     def __init__(self, trunk: Trunk, outputs: int) -> None:

@@ -1,7 +1,7 @@
 """How fast ScaleGMN is on this machine, in a unit that other machines share.
 
 One GEMM-equivalent is the time of one product (edges of the batch x h)(h x h), measured interleaved with the model in
-the same process. The forward variant has the arithmetic of about 14 such products, a training step that of about 42.
+the same process. Beside it stands the arithmetic of the work, as a number of such products.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import gc
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,48 +22,91 @@ from torch import Tensor, nn
 from ..core.activations import activation
 from ..core.architecture import Architecture
 from ..core.networks import Networks
+from ..native.arithmetic import operations
 from ..native.memory import keep_memory
 from .base import Classifier, Editor
+from .method import Method
 from .scalegmn import ScaleGMN, ScaleGMNSpec
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the benchmark."""
+    """One line of the benchmark.
+
+    Arguments:
+        name: What is done.
+        architectures: Of the networks that are read, equally many of each.
+        batch: Number of networks.
+        spec: Of the trunk.
+        training: A training step, not inference.
+        editing: With an equivariant head.
+        method: Whose trunk.
+        recipe: The recipe that says all this, if there is one.
+
+    >>> cases()[0].training
+    True
+    """
 
     name: str
-    architecture: Architecture
+    architectures: tuple[Architecture, ...]
     batch: int
     spec: ScaleGMNSpec
     training: bool = True
     editing: bool = False
+    method: Method = ScaleGMN
+    recipe: str | None = None
 
     @property
     def width(self) -> int:
         """Of all states."""
         return self.spec.width
 
+    @property
+    def edges(self) -> int:
+        """Number of edges of the batch."""
+        return sum(map(edges, self.architectures)) * (self.batch // len(self.architectures))
+
     def build(self) -> Classifier | Editor:
-        """The model, with the paper's settings: symmetrised signs, edge updates, LayerNorm."""
+        """The model, with new parameters."""
         torch.manual_seed(0)
-        trunk = ScaleGMN.build([self.architecture], self.spec)
+        trunk = self.method.build(self.architectures, self.spec)
         return Editor(trunk) if self.editing else Classifier(trunk, 10)
 
-    def networks(self, batch: int | None = None) -> Networks:
-        """A batch to read."""
-        shape = (batch or self.batch, self.architecture.parameters)
-        return Networks(self.architecture, 0.05 * torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    def networks(self, batch: int | None = None) -> Networks | list[Networks]:
+        """A batch to read, or one of another size."""
+        each, random = (batch or self.batch) // len(self.architectures), torch.Generator().manual_seed(0)
+        found = [Networks(a, 0.05 * torch.randn(each, a.parameters, generator=random)) for a in self.architectures]
+        return found[0] if len(found) == 1 else found
+
+    def arithmetic(self) -> float:
+        """The floating-point operations of all products, as a number of products (edges of the batch x h)(h x h)."""
+        model, kinds = self.build(), len(self.architectures)
+
+        def count(each: int) -> int:
+            networks = self.networks(each * kinds)
+            step = step_of(model, networks, training=True) if self.training else lambda: model(networks)
+            return operations(step)
+
+        # It grows in a straight line.
+        one, two = count(1), count(2)
+        return (one + (self.batch // kinds - 1) * (two - one)) / (2 * self.edges * self.width**2)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured: medians of interleaved turns; no peak where Linux does not tell."""
+    """What was measured: medians of interleaved turns; no peak where Linux does not tell.
+
+    >>> Row("one", None, 32, 64, 0.5, 14.0, 12.0, None).seconds_per_step
+    0.5
+    """
 
     name: str
+    recipe: str | None
     h: int
     batch: int
     seconds_per_step: float
     gemm_equivalents: float
+    arithmetic: float
     peak_mb: float | None
 
 
@@ -74,7 +117,7 @@ def siren(width: int = 32, outputs: int = 1) -> Architecture:
 
 def cases() -> list[Case]:
     """The work that matters: what is trained and read in the paper's experiments."""
-    inr, cnn = siren(), Architecture.cnn([1, 16, 16, 16], 10, "relu", stride=2)
+    inr, cnn = (siren(),), (Architecture.cnn([1, 16, 16, 16], 10, "relu", stride=2),)
     forward, both = ScaleGMNSpec(128, readout="output"), ScaleGMNSpec(128, backward="shared", readout="input+output")
     dual, deep = replace(forward, backward="dual"), ScaleGMNSpec(128, 10, "shared")
     return [
@@ -95,23 +138,24 @@ def edges(architecture: Architecture) -> int:
     return sum(sizes[c.source] * sizes[c.target] for c in architecture.connections)
 
 
-def run(seconds: float = 5.0) -> Iterator[dict[str, Any]]:
-    """Measure every case, one after the other.
+def run(chosen: Iterable[Case], seconds: float = 5.0) -> Iterator[dict[str, Any]]:
+    """Measure some cases, one after the other.
 
     Arguments:
-        seconds: About how long to spend on a case.
+        chosen: The cases.
+        seconds: About how long to spend on each.
     """
     keep_memory()
-    for case in cases():
+    for case in chosen:
         yield asdict(measure(case, case.build(), seconds))
 
 
 def measure(case: Case, model: nn.Module, seconds: float = 5.0) -> Row:
     """Measure one case, steps and products in turns."""
     networks = case.networks()
-    rows, matrix = torch.randn(case.batch * edges(case.architecture), case.width), torch.randn(case.width, case.width)
+    rows, matrix = torch.randn(case.edges, case.width), torch.randn(case.width, case.width)
     # What happens once, such as compiling C++, happens on one network.
-    step_of(model, case.networks(1), case.training)()
+    step_of(model, case.networks(len(case.architectures)), case.training)()
     step = step_of(model, networks, case.training)
     peak = peak_mb(step)
     products: list[float] = []
@@ -122,7 +166,8 @@ def measure(case: Case, model: nn.Module, seconds: float = 5.0) -> Row:
         steps.append(seconds_of(step))
         products.append(seconds_of(lambda: rows @ matrix, 2))
     own = statistics.median(steps)
-    return Row(case.name, case.width, case.batch, own, own / statistics.median(products), peak)
+    products_per_step = own / statistics.median(products)
+    return Row(case.name, case.recipe, case.width, case.batch, own, products_per_step, case.arithmetic(), peak)
 
 
 def peak_mb(work: Callable[[], object]) -> float | None:
@@ -148,10 +193,11 @@ def _status(key: str) -> float:
 
 
 def step_of(
-    model: nn.Module, networks: Networks, training: bool, read: Callable[[Networks], Any] | None = None
+    model: nn.Module, networks: Networks | list[Networks], training: bool, read: Callable[[Any], Any] | None = None
 ) -> Callable[[], None]:
     """One step of work; `read` is how the model is applied, if not by calling it."""
     read = read or model
+    parameters = list(model.parameters())
 
     model.train(training)
 
@@ -163,7 +209,8 @@ def step_of(
         y = read(networks)
         values: Tensor = y.parameters if isinstance(y, Networks) else y
         values.square().mean().backward()
-        model.zero_grad(set_to_none=True)
+        for p in parameters:
+            p.grad = None
 
     return train if training else infer
 

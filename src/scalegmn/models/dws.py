@@ -23,7 +23,7 @@ from .weight_space import (
     Reduction,
     Summary,
     WeightWriter,
-    hidden_layout,
+    hidden_folding,
 )
 
 
@@ -46,6 +46,12 @@ class FeatureBatchNorm(nn.Module):
 
     Arguments:
         channels: Of the features.
+
+    >>> import torch
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> norm = FeatureBatchNorm(folding.channels(4))
+    >>> norm(folding.fold(torch.randn(5, 105, 4))).edges[0].shape
+    torch.Size([5, 8, 8, 4])
     """
 
     def __init__(self, channels: Channels) -> None:
@@ -82,16 +88,16 @@ class DWSTrunk(EditingTrunk):
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: DWSSpec) -> None:
         super().__init__(method, architectures, spec)
-        self.layout = hidden_layout(chain(self.architectures, method.name, convolutions=False))
-        self.channels = self.layout.channels(spec.width)
+        self.folding = hidden_folding(chain(self.architectures, method.name, convolutions=False))
+        self.channels = self.folding.channels(spec.width)
         self.blocks = nn.Sequential()
-        for i, o in pairwise([self.layout.channels(1), *[self.channels] * spec.layers]):
+        for i, o in pairwise([self.folding.channels(1), *[self.channels] * spec.layers]):
             self.blocks.append(EquivariantLinear(i, o, reduction=spec.reduction))
             self.blocks.extend([FeatureBatchNorm(o), Elementwise(nn.ReLU()), ChannelDropout(spec.dropout)])
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters."""
-        found: Features = self.blocks(self.layout.fold(self.normalise(networks).parameters[..., None]))
+        found: Features = self.blocks(self.folding.fold(self.normalise(networks).parameters[..., None]))
         return found
 
     def pooling(self) -> Pooling:
@@ -100,11 +106,12 @@ class DWSTrunk(EditingTrunk):
         return Pooling(Summary(self.spec.reduction), finish, size)
 
     def writing(self, copies: int) -> nn.Module:
-        last = EquivariantLinear(self.channels, self.layout.channels(copies), reduction=self.spec.reduction)
-        return WeightWriter(self.layout, last, copies)
+        last = EquivariantLinear(self.channels, self.folding.channels(copies), reduction=self.spec.reduction)
+        return WeightWriter(self.folding, last, copies)
 
 
 DWS = Method(
     "dws", "DWSNets", "Navon et al., ICML 2023", ("permutation",), DWSTrunk, DWSSpec(32, 4),
     convolutions=False, several=False,
 )  # fmt: skip
+"""DWSNets (`dws`), by name in recipes; options as in `DWSSpec`."""

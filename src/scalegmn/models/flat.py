@@ -60,3 +60,4 @@ class FlatTrunk(EditingTrunk):
 
 _PAPER = "Plain perceptron on the flat parameters, as in Navon et al., ICML 2023"
 FlatMLP = Method("mlp", "MLP", _PAPER, (), FlatTrunk, FlatSpec(512, normalisation="parameter"), several=False)
+"""The plain perceptron (`mlp`), the baseline without symmetry; options as in `FlatSpec`."""

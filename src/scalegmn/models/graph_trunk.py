@@ -33,6 +33,11 @@ class NeuralGraphTrunk(EditingTrunk, ABC):
         spec: What a person chose.
         edges: Size of the edge states.
         reverse: Whether edges also run backwards.
+
+    >>> from scalegmn.models.ng_gnn import NGGNN
+    >>> trunk = NGGNN([Architecture.mlp([2, 8, 1])], 10).trunk
+    >>> isinstance(trunk, NeuralGraphTrunk)
+    True
     """
 
     spec: GraphSpec
@@ -73,6 +78,13 @@ class GraphStates:
     Arguments:
         trunk: Computes them.
         networks: The networks.
+
+    >>> from scalegmn.models.ng_gnn import NGGNN
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> trunk = NGGNN([a], 10).trunk
+    >>> states = trunk(Networks(a, torch.randn(5, a.parameters)))
+    >>> states.trunk is trunk
+    True
     """
 
     trunk: NeuralGraphTrunk
@@ -88,6 +100,13 @@ class SideBySide(nn.Module):
     Arguments:
         architectures: The one with most output neurons sets the size.
         nodes: Size of the node states.
+
+    >>> from scalegmn.models.ng_gnn import NGGNN
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> trunk = NGGNN([a], 10).trunk
+    >>> states = trunk(Networks(a, torch.randn(5, a.parameters)))
+    >>> SideBySide([a], trunk.spec.width)(states).shape == (5, trunk.spec.width)
+    True
     """
 
     def __init__(self, architectures: Sequence[Architecture], nodes: int) -> None:
@@ -107,6 +126,13 @@ class GraphWriter(nn.Module):
         architectures: Every architecture it will meet.
         nodes, edges: Sizes of the states.
         copies: Number of parameter sets.
+
+    >>> from scalegmn.models.ng_gnn import NGGNN
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> trunk = NGGNN([a], 10).trunk
+    >>> states = trunk(Networks(a, torch.randn(5, a.parameters)))
+    >>> trunk.writing(2)(states).shape
+    torch.Size([5, 2, 33])
     """
 
     def __init__(self, architectures: Sequence[Architecture], *, nodes: int, edges: int, copies: int) -> None:

@@ -54,6 +54,9 @@ class FieldDecoder(nn.Module):
         outputs: Numbers per value.
         width: Hidden neurons.
         frequencies: Octaves of the sinusoids.
+
+    >>> FieldDecoder(16, 2, 1, width=32)(torch.randn(5, 16), torch.rand(5, 100, 2)).shape
+    torch.Size([5, 100, 1])
     """
 
     def __init__(self, embedding: int, inputs: int, outputs: int, *, width: int, frequencies: int = 5) -> None:
@@ -191,3 +194,4 @@ Inr2Vec = Method(
     "inr2vec", "inr2vec", "De Luigi et al., ICLR 2023", (), Inr2VecTrunk, Inr2VecSpec(128, 4),
     convolutions=False, several=False,
 )  # fmt: skip
+"""inr2vec (`inr2vec`); options as in `Inr2VecSpec`."""

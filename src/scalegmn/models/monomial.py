@@ -26,7 +26,7 @@ from .nfn import nfn_block
 from .normalise import NormalisedSpec
 from .parts import standardised
 from .trunk import EditingTrunk, Pooling, chain
-from .weight_space import Elementwise, Features, Layout, Summary, WeightWriter, hidden_layout
+from .weight_space import Elementwise, Features, Folding, Summary, WeightWriter, hidden_folding
 
 
 def group_of(architecture: Architecture) -> Group:
@@ -41,11 +41,11 @@ def group_of(architecture: Architecture) -> Group:
     return groups.pop()
 
 
-def vertex_parts(layout: Layout, group: Group) -> tuple[tuple[int, ...], ...]:
+def vertex_parts(folding: Folding, group: Group) -> tuple[tuple[int, ...], ...]:
     """For every hidden layer, how many parameters of a neuron move with each of its multipliers (q, and 1/q)."""
     found = []
-    for i in range(len(layout.sizes)):
-        own = [p for p in layout.places if p.index == i]
+    for i in range(len(folding.sizes)):
+        own = [p for p in folding.places if p.index == i]
         parts = [sum(p.multiplicity for p in own if p.kind == kind) for kind in ("target", "source")]
         found.append((sum(parts),) if group == Sign else tuple(m for m in parts if m))
     return tuple(found)
@@ -55,15 +55,20 @@ class MonomialLinear(nn.Module):
     """All affine maps between weight spaces that commute with permutations and scalings of hidden neurons.
 
     Arguments:
-        layout: Of the parameters.
+        folding: Of the parameters.
         group: Sign or PositiveScale.
         inputs, outputs: Channels of each parameter.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> MonomialLinear(folding, Sign, 1, 4)(folding.fold(torch.randn(5, 105, 1))).edges[0].shape
+    torch.Size([5, 8, 8, 4])
     """
 
-    def __init__(self, layout: Layout, group: Group, inputs: int, outputs: int) -> None:
+    def __init__(self, folding: Folding, group: Group, inputs: int, outputs: int) -> None:
         super().__init__()
-        one = layout.channels(1)
-        self.splits = [[inputs * m for m in parts] for parts in vertex_parts(layout, group)]
+        one = folding.channels(1)
+        self.splits = [[inputs * m for m in parts] for parts in vertex_parts(folding, group)]
 
         def mixing(multiplicity: int) -> nn.Linear:
             linear = nn.Linear(inputs * multiplicity, outputs * multiplicity, bias=False)
@@ -72,7 +77,7 @@ class MonomialLinear(nn.Module):
             return linear
 
         self.edges = nn.ModuleList(map(mixing, one.edges))
-        self.vertices = nn.ModuleList(nn.ModuleList(map(mixing, p)) for p in vertex_parts(layout, group))
+        self.vertices = nn.ModuleList(nn.ModuleList(map(mixing, p)) for p in vertex_parts(folding, group))
         self.constants = nn.Linear(inputs * one.constants, outputs * one.constants) if one.constants else nn.Identity()
 
     def forward(self, x: Features) -> Features:
@@ -90,15 +95,22 @@ class Canonical(nn.Module):
     r"""Features without their multipliers: \(x / \|x\|\) over channels for positive scales, \(|x|\) for signs.
 
     Arguments:
-        layout: Of the parameters.
+        folding: Of the parameters.
         group: Sign or PositiveScale.
         width: Channels of each parameter.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> x = torch.randn(5, 105, 1)
+    >>> canonical = Canonical(folding, Sign, 1)
+    >>> torch.equal(canonical(folding.fold(-x)).edges[0], canonical(folding.fold(x)).edges[0])
+    True
     """
 
-    def __init__(self, layout: Layout, group: Group, width: int) -> None:
+    def __init__(self, folding: Folding, group: Group, width: int) -> None:
         super().__init__()
         self.group = group
-        self.splits = [[width * m for m in parts] for parts in vertex_parts(layout, group)]
+        self.splits = [[width * m for m in parts] for parts in vertex_parts(folding, group)]
 
     def forward(self, x: Features) -> Features:
         """Features of the same shapes, invariant to scalings."""
@@ -149,7 +161,7 @@ class MonomialTrunk(EditingTrunk):
 
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: MonomialSpec) -> None:
         super().__init__(method, architectures, spec)
-        self.layout = hidden_layout(chain(self.architectures, method.name))
+        self.folding = hidden_folding(chain(self.architectures, method.name))
         self.group = common_group(self.architectures)
         self.activation = Elementwise(torch.relu if self.group == PositiveScale else torch.sin)
         self.maps = nn.Sequential(self._map(1, spec.width))
@@ -157,23 +169,23 @@ class MonomialTrunk(EditingTrunk):
             self.maps.extend([self.activation, self._map(spec.width, spec.width)])
 
     def _map(self, inputs: int, outputs: int) -> MonomialLinear:
-        return MonomialLinear(self.layout, self.group, inputs, outputs)
+        return MonomialLinear(self.folding, self.group, inputs, outputs)
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters, moving as they do."""
-        found: Features = self.maps(self.layout.fold(self.normalise(networks).parameters[..., None]))
+        found: Features = self.maps(self.folding.fold(self.normalise(networks).parameters[..., None]))
         return found
 
     def pooling(self) -> Pooling:
-        spec, channels = self.spec, self.layout.channels(self.spec.width)
+        spec, channels = self.spec, self.folding.channels(self.spec.width)
         mixing = [nfn_block(channels, channels, dropout=spec.dropout) for _ in range(spec.mixing)]
-        one = nn.Sequential(Canonical(self.layout, self.group, spec.width), *mixing, Summary())
+        one = nn.Sequential(Canonical(self.folding, self.group, spec.width), *mixing, Summary())
         finish = standardised([channels.total, spec.head_width, spec.head_width], dropout=spec.dropout)
         return Pooling(one, finish, spec.head_width)
 
     def writing(self, copies: int) -> nn.Module:
         last = nn.Sequential(self.activation, self._map(self.spec.width, copies))
-        return WeightWriter(self.layout, last, copies)
+        return WeightWriter(self.folding, last, copies)
 
 
 def common_group(architectures: Sequence[Architecture]) -> Group:
@@ -190,3 +202,4 @@ MonomialNFN = Method(
     "monomial-nfn", "Monomial-NFN", "Tran et al., NeurIPS 2024", ("permutation", "scale"),
     MonomialTrunk, MonomialSpec(32, normalisation="scale"), several=False,
 )  # fmt: skip
+"""Monomial-NFN (`monomial-nfn`); options as in `MonomialSpec`."""

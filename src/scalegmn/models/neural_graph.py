@@ -25,7 +25,7 @@ from .normalise import NormalisedSpec
 
 
 @dataclass(frozen=True)
-class Block:
+class EdgeBlock:
     """The edges of one connection in one direction: messages run from layer `source` to layer `target`.
 
     Arguments:
@@ -33,6 +33,9 @@ class Block:
         source, target: Layers; swapped where the block is reversed.
         dense: Whether every source neuron meets every target neuron, or only the one of the same number.
         reverse: Whether it runs against the connection.
+
+    >>> edge_blocks(Architecture.mlp([2, 8, 1]))[2]
+    EdgeBlock(connection=0, source=1, target=0, dense=True, reverse=True)
     """
 
     connection: int
@@ -65,10 +68,10 @@ class GraphSpec(NormalisedSpec):
     sigma: Annotated[float, Range(0)] = 3.0
 
 
-def blocks(architecture: Architecture, *, reverse: bool = True) -> tuple[Block, ...]:
+def edge_blocks(architecture: Architecture, *, reverse: bool = True) -> tuple[EdgeBlock, ...]:
     """All blocks of a graph: one per connection, then one per connection reversed."""
-    found = [Block(i, c.source, c.target, c.dense, False) for i, c in enumerate(architecture.connections)]
-    back = [Block(i, c.target, c.source, c.dense, True) for i, c in enumerate(architecture.connections)]
+    found = [EdgeBlock(i, c.source, c.target, c.dense, False) for i, c in enumerate(architecture.connections)]
+    back = [EdgeBlock(i, c.target, c.source, c.dense, True) for i, c in enumerate(architecture.connections)]
     return (*found, *back) if reverse else tuple(found)
 
 
@@ -79,6 +82,9 @@ class Encoder(nn.Module):
         inputs, outputs: Sizes of the last dimension.
         frequencies: Of the Fourier features; 0 leaves them out.
         sigma: Their spread.
+
+    >>> Encoder(1, 16, frequencies=8, sigma=3.0)(torch.randn(5, 8, 1)).shape
+    torch.Size([5, 8, 16])
     """
 
     def __init__(self, inputs: int, outputs: int, *, frequencies: int, sigma: float) -> None:
@@ -100,6 +106,10 @@ class ProbedNodes(nn.Module):
         count: Number of probes.
         width: Size of the node states.
         image: Spatial shape of the probes, for convolutional networks.
+
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> ProbedNodes([a], 4, 16)(Networks(a, torch.randn(5, a.parameters))).shape
+    torch.Size([5, 11, 16])
     """
 
     def __init__(
@@ -182,17 +192,17 @@ class NeuralGraph(nn.Module):
         states: tuple[Tensor, ...] = x.split([layer.size for layer in layers], dim=1)
         return states
 
-    def edge_states(self, normalised: Networks) -> dict[Block, Tensor]:
+    def edge_states(self, normalised: Networks) -> dict[EdgeBlock, Tensor]:
         """Per block (B, n_t, n_s, d), or (B, n, d) for an elementwise connection."""
         a = normalised.architecture
         features = self.edge_features(normalised)
         states = [self.edge_encoders[kind(c)](f) for c, f in zip(a.connections, features, strict=True)]
         if not self.reverse:
-            return dict(zip(blocks(a, reverse=False), states, strict=True))
+            return dict(zip(edge_blocks(a, reverse=False), states, strict=True))
         pairs = [s.chunk(2, dim=-1) for s in states]
         forward = [p[0] for p in pairs]
         back = [p[1].transpose(1, 2) if c.dense else p[1] for p, c in zip(pairs, a.connections, strict=True)]
-        return dict(zip(blocks(a), [*forward, *back], strict=True))
+        return dict(zip(edge_blocks(a), [*forward, *back], strict=True))
 
     def dense_edge_states(self, normalised: Networks) -> Tensor:
         """All pairs (B, N, N, d): row i holds the weights into neuron i; where nothing connects, a weight of zero."""

@@ -28,10 +28,10 @@ from .weight_space import (
     Elementwise,
     EquivariantLinear,
     Features,
-    Layout,
+    Folding,
     WeightWriter,
-    full_layout,
-    hidden_layout,
+    full_folding,
+    hidden_folding,
     summarise,
 )
 
@@ -53,16 +53,22 @@ class Encoding(nn.Module):
     It gives NFN-NP back the order of input and output neurons.
 
     Arguments:
-        layout: With all layers movable.
+        folding: With all layers movable.
+
+    >>> folding = full_folding(Architecture.mlp([2, 8, 1], "tanh"))
+    >>> encoding = Encoding(folding)
+    >>> features = encoding(folding.fold(torch.randn(5, 33, 1)))
+    >>> features.edges[0].shape[:3]
+    torch.Size([5, 8, 2])
     """
 
     size = 2 * _BANDS + 1
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, folding: Folding) -> None:
         super().__init__()
-        layers = positions(len(layout.sizes))
-        inputs, outputs = positions(layout.sizes[0]), positions(layout.sizes[-1])
-        self.blocks = len(layout.sizes) - 1
+        layers = positions(len(folding.sizes))
+        inputs, outputs = positions(folding.sizes[0]), positions(folding.sizes[-1])
+        self.blocks = len(folding.sizes) - 1
         for i in range(self.blocks):
             edge = layers[i + 1].expand(1, 1, 1, -1)
             vertex = layers[i + 1].expand(1, 1, -1)
@@ -101,15 +107,19 @@ class NFNPool(nn.Module):
     """Means over hidden neurons; input and output neurons stay apart, whether or not they may be permuted.
 
     Arguments:
-        layout: Of the parameters.
+        folding: Of the parameters.
+
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> NFNPool(folding)(folding.fold(torch.randn(5, 105, 4))).shape[0]
+    5
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, folding: Folding) -> None:
         super().__init__()
-        self.everything_moves = layout.everything_moves
+        self.everything_moves = folding.everything_moves
 
     def forward(self, features: Features) -> Tensor:
-        """(B, total number of channels of the hidden layout)."""
+        """(B, total number of channels of the hidden folding)."""
         if not self.everything_moves:
             return summarise(features)
         parts = [features.constants, *(v.mean(1) for v in features.vertices[1:-1]), features.vertices[-1].flatten(1)]
@@ -160,11 +170,11 @@ class NFNTrunk(EditingTrunk):
     def __init__(self, method: Method, architectures: Sequence[Architecture], spec: NFNSpec) -> None:
         super().__init__(method, architectures, spec)
         first = chain(self.architectures, method.name)
-        self.layout = layout = full_layout(first) if spec.neurons == "all" else hidden_layout(first)
+        self.folding = folding = full_folding(first) if spec.neurons == "all" else hidden_folding(first)
         self.fourier = FourierFeatures(1, spec.frequencies, sigma=0.5) if spec.frequencies else None
-        self.encoding = Encoding(layout) if layout.everything_moves else None
-        self.outputs = layout.channels(spec.width)
-        sizes = [layout.channels(2 * spec.frequencies or 1), *[self.outputs] * (spec.layers - 1)]
+        self.encoding = Encoding(folding) if folding.everything_moves else None
+        self.outputs = folding.channels(spec.width)
+        sizes = [folding.channels(2 * spec.frequencies or 1), *[self.outputs] * (spec.layers - 1)]
         if self.encoding is not None:
             sizes = [self.encoding.channels(channels) for channels in sizes]
         self.blocks = nn.ModuleList(nfn_block(channels, self.outputs, dropout=spec.dropout) for channels in sizes)
@@ -172,21 +182,23 @@ class NFNTrunk(EditingTrunk):
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters."""
         x = self.normalise(networks).parameters[..., None]
-        features = self.layout.fold(x if self.fourier is None else self.fourier(x))
+        features = self.folding.fold(x if self.fourier is None else self.fourier(x))
         for block in self.blocks:
             features = block(features if self.encoding is None else self.encoding(features))
         return features
 
     def pooling(self) -> Pooling:
-        pooled = hidden_layout(self.layout.architecture).channels(self.spec.width).total
+        pooled = hidden_folding(self.folding.architecture).channels(self.spec.width).total
         size = self.spec.head_width
-        return Pooling(NFNPool(self.layout), standardised([pooled, size, size], dropout=self.spec.dropout), size)
+        return Pooling(NFNPool(self.folding), standardised([pooled, size, size], dropout=self.spec.dropout), size)
 
     def writing(self, copies: int) -> nn.Module:
-        return WeightWriter(self.layout, EquivariantLinear(self.outputs, self.layout.channels(copies)), copies)
+        return WeightWriter(self.folding, EquivariantLinear(self.outputs, self.folding.channels(copies)), copies)
 
 
 NFNHNP = Method(
     "nfn-hnp", "NFN (HNP)", "Zhou et al., NeurIPS 2023", ("permutation",), NFNTrunk, NFNSpec(), several=False
 )
+"""NFN that permutes hidden neurons only (`nfn-hnp`); options as in `NFNSpec`."""
 NFNNP = replace(NFNHNP, name="nfn-np", title="NFN (NP)", spec=NFNSpec(neurons="all"))
+"""NFN that permutes all neurons (`nfn-np`); options as in `NFNSpec`."""

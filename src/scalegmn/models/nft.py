@@ -36,6 +36,9 @@ class Shapes:
     Arguments:
         weights: Per connection (n_t, n_s).
         biases: Per layer after the first its number of neurons, 0 where it has no bias.
+
+    >>> Shapes(((8, 2), (1, 8)), (8, 1)).weights
+    ((8, 2), (1, 8))
     """
 
     weights: tuple[tuple[int, int], ...]
@@ -61,6 +64,9 @@ class WeightSpaceAttention(nn.Module):
     Arguments:
         width: Channels c.
         heads: Attention heads, which divide c.
+
+    >>> WeightSpaceAttention(16, 4)(torch.randn(5, 33, 16), Shapes(((8, 2), (1, 8)), (8, 1))).shape
+    torch.Size([5, 33, 16])
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -116,6 +122,9 @@ class NFTBlock(nn.Module):
         width: Channels.
         heads: Attention heads.
         dropout: Of what the MLP adds.
+
+    >>> NFTBlock(16, 4, 0.0)(torch.randn(5, 33, 16), Shapes(((8, 2), (1, 8)), (8, 1))).shape
+    torch.Size([5, 33, 16])
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -145,6 +154,10 @@ class TokenEmbedding(nn.Module):
     Arguments:
         architectures: Every architecture it will meet.
         width: Channels.
+
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> TokenEmbedding([a], 16)(Networks(a, torch.randn(5, a.parameters))).shape
+    torch.Size([5, 33, 16])
     """
 
     def __init__(self, architectures: Sequence[Architecture], width: int) -> None:
@@ -182,6 +195,9 @@ class AttentionPool(nn.Module):
         width: Channels c.
         queries: Their number.
         heads: Attention heads.
+
+    >>> AttentionPool(16, 2, 4)(torch.randn(5, 33, 16)).shape
+    torch.Size([5, 32])
     """
 
     def __init__(self, width: int, queries: int, heads: int) -> None:
@@ -264,3 +280,4 @@ class NFTTrunk(Trunk):
 
 _PAPER = "Zhou et al., Neural Functional Transformers, NeurIPS 2023"
 NFT = Method("nft", "NFT", _PAPER, ("permutation",), NFTTrunk, NFTSpec())
+"""Neural functional transformers (`nft`); options as in `NFTSpec`."""

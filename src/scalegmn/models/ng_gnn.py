@@ -13,7 +13,7 @@ from ..core.architecture import Architecture
 from ..core.networks import Networks
 from .graph_trunk import PAPER, GraphWriter, NeuralGraphTrunk, SideBySide
 from .method import Method
-from .neural_graph import Block, GraphSpec, blocks
+from .neural_graph import EdgeBlock, GraphSpec, edge_blocks
 from .parts import standardised
 from .pna import PNA
 from .trunk import Pooling
@@ -37,10 +37,10 @@ class NGGNNTrunk(NeuralGraphTrunk):
         super().__init__(method, architectures, spec, edges=spec.width)
         self.gnn = PNA(self.architectures, width=spec.width, layers=spec.layers, dropout=spec.dropout)
 
-    def _rounds(self, networks: Networks, *, editing: bool) -> tuple[dict[int, Tensor], dict[Block, Tensor]]:
+    def _rounds(self, networks: Networks, *, editing: bool) -> tuple[dict[int, Tensor], dict[EdgeBlock, Tensor]]:
         graph, normalised = self.graph, self.normalise(networks)
         nodes, edges = graph.node_states(networks, normalised), graph.edge_states(normalised)
-        found: tuple[dict[int, Tensor], dict[Block, Tensor]]
+        found: tuple[dict[int, Tensor], dict[EdgeBlock, Tensor]]
         found = self.gnn(networks.architecture, nodes, edges, editing=editing)
         return found
 
@@ -50,7 +50,7 @@ class NGGNNTrunk(NeuralGraphTrunk):
 
     def all_states(self, networks: Networks) -> tuple[dict[int, Tensor], list[Tensor]]:
         x, e = self._rounds(networks, editing=True)
-        return x, [e[b] for b in blocks(networks.architecture, reverse=False)]
+        return x, [e[b] for b in edge_blocks(networks.architecture, reverse=False)]
 
     def pooling(self) -> Pooling:
         width, one = self.spec.width, SideBySide(self.architectures, self.spec.width)
@@ -62,3 +62,4 @@ class NGGNNTrunk(NeuralGraphTrunk):
 
 
 NGGNN = Method("ng-gnn", "NG-GNN", PAPER, ("permutation",), NGGNNTrunk, GraphSpec())
+"""The graph network on neural graphs (`ng-gnn`); options as in `GraphSpec`."""

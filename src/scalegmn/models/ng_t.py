@@ -106,6 +106,11 @@ class NGTWriter(nn.Module):
         architectures: Every architecture it will meet.
         spec: Of the trunk.
         copies: Number of parameter sets.
+
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> trunk = NGT([a], 10).trunk
+    >>> trunk.writing(2)(trunk(Networks(a, torch.randn(5, a.parameters)))).shape
+    torch.Size([5, 2, 33])
     """
 
     def __init__(self, architectures: Sequence[Architecture], spec: NGTSpec, copies: int) -> None:
@@ -140,3 +145,4 @@ def portions(networks: Networks, width: int) -> list[Networks]:
 
 
 NGT = Method("ng-t", "NG-T", PAPER, ("permutation",), NGTTrunk, NGTSpec(sigma=1.0))
+"""The transformer on neural graphs (`ng-t`); options as in `NGTSpec`."""

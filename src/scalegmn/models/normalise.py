@@ -38,7 +38,11 @@ class NormalisedSpec(PeerSpec):
 
 
 class Normalisation(nn.Module, ABC):
-    """What stands in front of a trunk."""
+    """What stands in front of a trunk.
+
+    >>> isinstance(normaliser("layer", [Architecture.mlp([2, 8, 1])]), Normalisation)
+    True
+    """
 
     @abstractmethod
     def fit(self, training: Sequence[Networks]) -> None:
@@ -50,7 +54,12 @@ class Normalisation(nn.Module, ABC):
 
 
 class Unchanged(Normalisation):
-    """No normalisation."""
+    """No normalisation.
+
+    >>> networks = Networks(Architecture.mlp([2, 8, 1]), torch.randn(3, 33))
+    >>> Unchanged()(networks) is networks
+    True
+    """
 
     def fit(self, training: Sequence[Networks]) -> None:
         """Nothing to take."""
@@ -120,7 +129,11 @@ class Standardisation(Normalisation, ABC):
 
 
 class PerParameter(Standardisation):
-    """Mean and standard deviation of every parameter by itself."""
+    """Mean and standard deviation of every parameter by itself.
+
+    >>> type(normaliser("parameter", [Architecture.mlp([2, 8, 1])])).__name__
+    'PerParameter'
+    """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
         var, mean = torch.var_mean(networks.parameters, dim=0, correction=0)
@@ -128,7 +141,11 @@ class PerParameter(Standardisation):
 
 
 class PerLayer(Standardisation):
-    """One mean and one standard deviation for each tensor of parameters; commutes with permutations."""
+    """One mean and one standard deviation for each tensor of parameters; commutes with permutations.
+
+    >>> type(normaliser("layer", [Architecture.mlp([2, 8, 1])])).__name__
+    'PerLayer'
+    """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
         mean, square = _moments(networks)
@@ -136,7 +153,11 @@ class PerLayer(Standardisation):
 
 
 class LayerScale(Standardisation):
-    """One root mean square for each tensor of parameters, nothing subtracted; commutes with scalings too."""
+    """One root mean square for each tensor of parameters, nothing subtracted; commutes with scalings too.
+
+    >>> type(normaliser("scale", [Architecture.mlp([2, 8, 1])])).__name__
+    'LayerScale'
+    """
 
     def statistics(self, networks: Networks) -> tuple[Tensor, Tensor]:
         mean, square = _moments(networks)

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..core.architecture import Architecture
-from .neural_graph import Block, blocks
+from .neural_graph import EdgeBlock, edge_blocks
 
 AGGREGATORS = 4
 
@@ -32,11 +32,14 @@ class Step:
         messages: Blocks whose messages are wanted.
         targets: Layers whose states are wanted.
         updates: Blocks whose edge states a later round (or the head) reads; a part of `messages`.
+
+    >>> plan(Architecture.mlp([2, 8, 1]), 2, editing=False)[-1].targets
+    (2,)
     """
 
-    messages: tuple[Block, ...]
+    messages: tuple[EdgeBlock, ...]
     targets: tuple[int, ...]
-    updates: frozenset[Block]
+    updates: frozenset[EdgeBlock]
 
 
 @lru_cache(maxsize=256)
@@ -48,10 +51,10 @@ def plan(architecture: Architecture, rounds: int, *, editing: bool) -> tuple[Ste
         rounds: Number of rounds.
         editing: Whether all biases and all weights are read in the end.
     """
-    every = blocks(architecture)
+    every = edge_blocks(architecture)
     last = len(architecture.layers) - 1
     targets = set(range(1, last + 1)) if editing else {last}
-    updates: frozenset[Block] = frozenset()
+    updates: frozenset[EdgeBlock] = frozenset()
     steps: list[Step] = []
     for k in reversed(range(rounds)):
         if editing and k == rounds - 2:
@@ -67,7 +70,7 @@ def degrees(architecture: Architecture) -> list[int]:
     """Per layer, the number of neighbours of each neuron, before and behind it."""
     sizes = [layer.size for layer in architecture.layers]
     found = [0] * len(sizes)
-    for b in blocks(architecture):
+    for b in edge_blocks(architecture):
         found[b.target] += sizes[b.source] if b.dense else 1
     return found
 
@@ -86,6 +89,15 @@ class PNALayer(nn.Module):
         width: Size d of node and edge states.
         dropout: On node states.
         last: Whether it is the last round.
+
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> (step,) = plan(a, 1, editing=False)
+    >>> x = {i: torch.randn(5, n, 16) for i, n in enumerate((2, 8, 1))}
+    >>> e = {b: torch.randn(5, *[x[b.target].shape[1], x[b.source].shape[1]], 16) for b in step.messages}
+    >>> layer = PNALayer(16, dropout=0.0, last=True)
+    >>> nodes, _ = layer(x, e, step, [1.0, 1.0, 1.0])
+    >>> nodes[2].shape
+    torch.Size([5, 1, 16])
     """
 
     def __init__(self, width: int, *, dropout: float, last: bool) -> None:
@@ -99,8 +111,8 @@ class PNALayer(nn.Module):
         self.ends = None if last else nn.Linear(width, 2 * width)
 
     def forward(
-        self, x: dict[int, Tensor], e: dict[Block, Tensor], step: Step, amplification: Sequence[float]
-    ) -> tuple[dict[int, Tensor], dict[Block, Tensor]]:
+        self, x: dict[int, Tensor], e: dict[EdgeBlock, Tensor], step: Step, amplification: Sequence[float]
+    ) -> tuple[dict[int, Tensor], dict[EdgeBlock, Tensor]]:
         """New states of the nodes and edges that the step wants.
 
         Arguments:
@@ -112,7 +124,7 @@ class PNALayer(nn.Module):
         received = {i: self.receive(x[i]) for i in step.targets}
         sent = {i: self.send(x[i]) for i in {b.source for b in step.messages}}
         partial: dict[int, list[_Partial]] = {i: [] for i in step.targets}
-        carried: dict[Block, Tensor] = {}
+        carried: dict[EdgeBlock, Tensor] = {}
         for b in step.messages:
             rows = (3 if b in step.updates else 2) * self.width
             y = F.linear(e[b], self.edge.weight[:rows], self.edge.bias[:rows])
@@ -126,7 +138,7 @@ class PNALayer(nn.Module):
             new[i] = self.after(self.combine(torch.cat([x[i], found, amplification[i] * found], dim=-1)))
         return new, self._edges(new, carried)
 
-    def _edges(self, x: dict[int, Tensor], carried: dict[Block, Tensor]) -> dict[Block, Tensor]:
+    def _edges(self, x: dict[int, Tensor], carried: dict[EdgeBlock, Tensor]) -> dict[EdgeBlock, Tensor]:
         if self.ends is None or not carried:
             return {}
         layers = {i for b in carried for i in (b.source, b.target)}
@@ -145,12 +157,12 @@ class _Partial:
     high: Tensor
 
 
-def _pair(block: Block, target: Tensor, source: Tensor) -> Tensor:
+def _pair(block: EdgeBlock, target: Tensor, source: Tensor) -> Tensor:
     """A term of the target and one of the source, summed on every edge."""
     return target.unsqueeze(2) + source.unsqueeze(1) if block.dense else target + source
 
 
-def _messages(block: Block, y: Tensor, target: Tensor, source: Tensor) -> tuple[_Partial, Tensor]:
+def _messages(block: EdgeBlock, y: Tensor, target: Tensor, source: Tensor) -> tuple[_Partial, Tensor]:
     """Aggregate the messages of a block, and give back the rest of y.
 
     Arguments:
@@ -218,6 +230,13 @@ class PNA(nn.Module):
         width: Size of node and edge states.
         layers: Number of rounds.
         dropout: On node states.
+
+    >>> a = Architecture.mlp([2, 8, 1])
+    >>> x = [torch.randn(5, n, 16) for n in (2, 8, 1)]
+    >>> e = {b: torch.randn(5, x[b.target].shape[1], x[b.source].shape[1], 16) for b in edge_blocks(a)}
+    >>> nodes, _ = PNA([a], width=16, layers=2, dropout=0.0)(a, x, e, editing=False)
+    >>> nodes[2].shape
+    torch.Size([5, 1, 16])
     """
 
     def __init__(self, architectures: Sequence[Architecture], *, width: int, layers: int, dropout: float) -> None:
@@ -232,8 +251,8 @@ class PNA(nn.Module):
         self.mean_log_degree = sum(logs) / len(logs)
 
     def forward(
-        self, architecture: Architecture, nodes: Sequence[Tensor], edges: dict[Block, Tensor], *, editing: bool
-    ) -> tuple[dict[int, Tensor], dict[Block, Tensor]]:
+        self, architecture: Architecture, nodes: Sequence[Tensor], edges: dict[EdgeBlock, Tensor], *, editing: bool
+    ) -> tuple[dict[int, Tensor], dict[EdgeBlock, Tensor]]:
         """The states after the last round of those nodes and edges that are read.
 
         Arguments:

@@ -147,3 +147,4 @@ def _ends(architectures: Sequence[Architecture]) -> tuple[int, int, int]:
 
 _BOTH = ("permutation", "scale")
 ProbeGen = Method("probegen", "ProbeGen", "Kahana et al., arXiv 2024", _BOTH, ProbeGenTrunk, ProbeGenSpec(256, 6))
+"""ProbeGen (`probegen`); options as in `ProbeGenSpec`."""

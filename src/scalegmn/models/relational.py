@@ -40,6 +40,10 @@ class RelationalAttention(nn.Module):
         nodes, edges: Sizes of the states.
         hidden: Size h of queries, keys and values of all heads together.
         heads: Number of heads.
+
+    >>> x, e = torch.randn(5, 11, 16), torch.randn(5, 11, 11, 8)
+    >>> RelationalAttention(16, 8, hidden=32, heads=4)(x, x, e).shape
+    torch.Size([5, 11, 16])
     """
 
     def __init__(self, nodes: int, edges: int, *, hidden: int, heads: int) -> None:
@@ -85,6 +89,10 @@ class PairUpdate(nn.Module):
         nodes, edges: Sizes of the states.
         hidden: Of the MLPs.
         dropout: On what is added.
+
+    >>> x, e = torch.randn(5, 11, 16), torch.randn(5, 11, 11, 8)
+    >>> PairUpdate(16, 8, hidden=32, dropout=0.0)(x, e, slice(None)).shape
+    torch.Size([5, 11, 11, 8])
     """
 
     def __init__(self, nodes: int, edges: int, *, hidden: int, dropout: float) -> None:
@@ -115,6 +123,11 @@ class RelationalLayer(nn.Module):
         heads: Number of heads.
         dropout: On what is added.
         edges_too: Whether edges are updated (nobody reads them after a classifier's last layer).
+
+    >>> x, e = torch.randn(5, 11, 16), torch.randn(5, 11, 11, 8)
+    >>> layer = RelationalLayer(16, heads=4, dropout=0.0, edges_too=True)
+    >>> [tuple(y.shape) for y in layer(x, e, slice(None), slice(None))]
+    [(5, 11, 16), (5, 11, 11, 8)]
     """
 
     def __init__(self, nodes: int, *, heads: int, dropout: float, edges_too: bool) -> None:

@@ -119,7 +119,12 @@ class ScaleGMNTrunk(EditingTrunk):
 _PAPER = "Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS 2024"
 _BOTH = ("permutation", "scale")
 ScaleGMN = Method("scalegmn", "ScaleGMN", _PAPER, _BOTH, ScaleGMNTrunk, ScaleGMNSpec())
+"""The method of the paper (`scalegmn`); options as in `ScaleGMNSpec`.
+
+`ScaleGMN([architecture], outputs=10)` is a classifier; without `outputs` it is the trunk.
+"""
 ScaleGMNB = replace(ScaleGMN, name="scalegmn-b", title="ScaleGMN-B", spec=ScaleGMNSpec(backward="auto"))
+"""The same with messages both ways (`scalegmn-b`)."""
 # The natural ablation: a graph metanetwork in the sense of Lim et al., though not theirs (docs/baselines.md).
 GMN = replace(
     ScaleGMN,
@@ -129,3 +134,4 @@ GMN = replace(
     symmetries=("permutation",),
     spec=ScaleGMNSpec(symmetry="permutations"),
 )
+"""The same without scales (`gmn`): it respects permutations only."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any, Literal
 
 import torch
@@ -16,6 +17,7 @@ from .parts import DenseSpec, rectified
 from .trunk import Pooling, Trunk
 
 STATISTICS = 7
+_HASHED = (torch.float32, torch.float64)
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -34,24 +36,79 @@ def statistics(networks: Networks) -> Tensor:
     >>> statistics(Networks(architecture, torch.randn(5, architecture.parameters))).shape
     torch.Size([5, 28])
     """
-    parts = networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
-    return torch.cat([_describe(part) for part in parts], dim=1)
+    return _described(networks, _quantiles(networks))
 
 
-def _describe(x: Tensor) -> Tensor:
-    """(B, n) to (B, 7)."""
-    var, mean = torch.var_mean(x, dim=1, correction=0)
+def _parts(networks: Networks) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
+    return found
+
+
+def _described(networks: Networks, quantiles: Tensor) -> Tensor:
+    """Mean, variance and the quantiles (B, S, 5), as (B, 7 S)."""
+    moments = [torch.stack(torch.var_mean(x, dim=1, correction=0)[::-1], dim=1) for x in _parts(networks)]
+    return torch.cat((torch.stack(moments, dim=1), quantiles), dim=2).flatten(1)
+
+
+def _quantiles(networks: Networks) -> Tensor:
+    """(B, S, 5)."""
+    return torch.stack([_of_one(x) for x in _parts(networks)], dim=1)
+
+
+def _of_one(x: Tensor) -> Tensor:
+    """(B, n) to (B, 5)."""
     ordered = x.sort(dim=1).values
     position = torch.tensor(_QUANTILES, dtype=x.dtype, device=x.device) * (x.shape[1] - 1)
     low = position.floor().long()
     high = position.ceil().long()
-    quantiles = torch.lerp(ordered[:, low], ordered[:, high], position - low)
-    return torch.cat((mean[:, None], var[:, None], quantiles), dim=1)
+    return torch.lerp(ordered[:, low], ordered[:, high], position - low)
 
 
-def features(networks: Networks | Sequence[Networks], size: int) -> Tensor:
+class Memory:
+    """Quantiles of networks that were seen before: weights are sorted once and not in every epoch.
+
+    A network is known again by the checksum of its weights. Sorting does not round, so what is remembered is the same
+    to the last bit, whatever else is in a batch. Weights that have gradients are sorted every time, and so are those on
+    another device.
+
+    Arguments:
+        most: Networks that are remembered, at about 200 bytes each and as many again per tensor of parameters.
+
+    >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
+    >>> networks, memory = Networks(architecture, torch.randn(5, architecture.parameters)), Memory()
+    >>> bool((memory(networks) == statistics(networks)).all()), len(memory)
+    (True, 5)
+    """
+
+    def __init__(self, most: int = 200_000) -> None:
+        self.most = most
+        self._known: dict[bytes, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __call__(self, networks: Networks) -> Tensor:
+        """The same as `statistics`."""
+        rows = networks.parameters
+        elsewhere = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if rows.requires_grad or rows.device.type != "cpu" or elsewhere or rows.dtype not in _HASHED:
+            return statistics(networks)
+        start = repr((networks.architecture.segments, rows.dtype)).encode()
+        keys = [blake2b(start + row.tobytes(), digest_size=16).digest() for row in rows.numpy()]
+        new = [i for i, key in enumerate(keys) if key not in self._known]
+        if len(self._known) + len(new) > self.most:
+            self._known.clear()
+            new = list(range(len(keys)))
+        if new:
+            self._known |= zip([keys[i] for i in new], _quantiles(networks[new]), strict=True)
+        return _described(networks, torch.stack([self._known[key] for key in keys]))
+
+
+def features(
+    networks: Networks | Sequence[Networks], size: int, describe: Callable[[Networks], Tensor] = statistics
+) -> Tensor:
     """Statistics in the order of the input, filled with zeros to (B, size) where a network has fewer tensors."""
-    return each_architecture(lambda batch: _fill(statistics(batch), size), networks)
+    return each_architecture(lambda batch: _fill(describe(batch), size), networks)
 
 
 def _fill(x: Tensor, size: int) -> Tensor:
@@ -82,6 +139,7 @@ class StatNNTrunk(Trunk):
         self.size = STATISTICS * max(len(a.segments) for a in self.architectures)
         self.register_buffer("mean", torch.zeros(self.size))
         self.register_buffer("std", torch.ones(self.size))
+        self.memory = Memory()
         self.maps = rectified([self.size, *[spec.width] * (spec.layers - 1)], dropout=spec.dropout)
 
     @torch.no_grad()
@@ -94,7 +152,7 @@ class StatNNTrunk(Trunk):
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
         mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        hidden: Tensor = self.maps((features(networks, self.size) - mean) / std)
+        hidden: Tensor = self.maps((features(networks, self.size, self.memory) - mean) / std)
         return hidden
 
     def pooling(self) -> Pooling:
@@ -155,3 +213,4 @@ class StatNNTrees:
 
 
 StatNN = Method("statnn", "StatNN", "Unterthiner et al., arXiv 2020", ("permutation",), StatNNTrunk, DenseSpec(256))
+"""StatNN (`statnn`); options as in `DenseSpec`."""

@@ -52,6 +52,11 @@ class Trunk(nn.Module, ABC):
         method: Whose trunk it is.
         architectures: Every architecture it will meet; sizes that must be fixed come from this list.
         spec: What a person chose.
+
+    >>> from scalegmn import ScaleGMN
+    >>> trunk = ScaleGMN([Architecture.mlp([2, 8, 1])], width=8)
+    >>> isinstance(trunk, Trunk)
+    True
     """
 
     # Whether it reads layers of several blocks: concatenation, groups, products, attention, shared weights.
@@ -132,7 +137,12 @@ class Trunk(nn.Module, ABC):
 
 
 class EditingTrunk(Trunk, ABC):
-    """A trunk whose states become a value for every parameter, so that it can feed an `Editor`."""
+    """A trunk whose states become a value for every parameter, so that it can feed an `Editor`.
+
+    >>> from scalegmn import ScaleGMN
+    >>> isinstance(ScaleGMN([Architecture.mlp([2, 8, 1])], width=8), EditingTrunk)
+    True
+    """
 
     # Whether edits have a step size for every tensor of parameters, in units of typical values.
     edits_in_units = True

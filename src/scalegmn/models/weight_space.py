@@ -29,7 +29,11 @@ Reduction = Literal["mean", "max"]
 
 @dataclass(frozen=True)
 class Channels:
-    """Numbers of channels: of each edge block, of each movable layer, and of what does not move."""
+    """Numbers of channels: of each edge block, of each movable layer, and of what does not move.
+
+    >>> Channels((4,), (12, 8), 1).total
+    25
+    """
 
     edges: tuple[int, ...]
     vertices: tuple[int, ...]
@@ -49,6 +53,10 @@ class Features:
         edges: Between consecutive movable layers, (B, n_t, n_s, c).
         vertices: Of each movable layer, (B, n, c); c may be 0.
         constants: What does not move, (B, c); c may be 0.
+
+    >>> features = hidden_folding(Architecture.mlp([2, 8, 1], "tanh")).fold(torch.randn(5, 33, 4))
+    >>> features.map(torch.abs).vertices[0].shape
+    torch.Size([5, 8, 16])
     """
 
     edges: tuple[Tensor, ...]
@@ -69,6 +77,9 @@ class Place:
         kind: `source` is a vertex feature of the source layer, whose axis comes second in the tensor.
         index: Which edge block or which movable layer.
         multiplicity: Parameters at one edge, vertex or constant.
+
+    >>> [(p.kind, p.index, p.multiplicity) for p in hidden_folding(Architecture.mlp([2, 8, 1], "tanh")).places]
+    [('target', 0, 2), ('target', 0, 1), ('source', 0, 1), ('constant', 0, 1)]
     """
 
     segment: Segment
@@ -77,15 +88,15 @@ class Place:
     multiplicity: int
 
 
-class Layout:
+class Folding:
     """How the parameters of a chain are arranged as `Features`, and back.
 
     Arguments:
         architecture: A chain.
         movable: For every layer, whether its neurons may be permuted; consecutive where true.
 
-    >>> layout = hidden_layout(Architecture.mlp([2, 8, 8, 1], "tanh"))
-    >>> features = layout.fold(torch.randn(5, 105, 4))
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> features = folding.fold(torch.randn(5, 105, 4))
     >>> [tuple(e.shape) for e in features.edges], [tuple(v.shape) for v in features.vertices]
     ([(5, 8, 8, 4)], [(5, 8, 12), (5, 8, 8)])
     """
@@ -170,14 +181,14 @@ class Layout:
         return torch.cat(parts, dim=1)
 
 
-def hidden_layout(architecture: Architecture) -> Layout:
+def hidden_folding(architecture: Architecture) -> Folding:
     """Only hidden neurons may be permuted."""
-    return Layout(architecture, [slot is not None for slot in architecture.slots])
+    return Folding(architecture, [slot is not None for slot in architecture.slots])
 
 
-def full_layout(architecture: Architecture) -> Layout:
+def full_folding(architecture: Architecture) -> Folding:
     """Input and output neurons may be permuted too."""
-    return Layout(architecture, [True] * len(architecture.layers))
+    return Folding(architecture, [True] * len(architecture.layers))
 
 
 def reduce(x: Tensor, dim: int, reduction: Reduction) -> Tensor:
@@ -202,9 +213,9 @@ class EquivariantLinear(nn.Module):
         inputs, outputs: Numbers of channels.
         reduction: How features are pooled over neurons.
 
-    >>> layout = hidden_layout(Architecture.mlp([2, 8, 8, 1], "tanh"))
-    >>> layer = EquivariantLinear(layout.channels(1), layout.channels(16))
-    >>> layer(layout.fold(torch.randn(5, 105, 1))).edges[0].shape
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> layer = EquivariantLinear(folding.channels(1), folding.channels(16))
+    >>> layer(folding.fold(torch.randn(5, 105, 1))).edges[0].shape
     torch.Size([5, 8, 8, 16])
     """
 
@@ -267,6 +278,11 @@ class Elementwise(nn.Module):
 
     Arguments:
         function: From a tensor to one of the same shape.
+
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> features = folding.fold(torch.randn(5, 105, 4))
+    >>> bool((Elementwise(torch.relu)(features).edges[0] >= 0).all())
+    True
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -283,6 +299,11 @@ class Summary(nn.Module):
 
     Arguments:
         reduction: How features are pooled over neurons.
+
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> features = folding.fold(torch.randn(5, 105, 4))
+    >>> Summary()(features).shape
+    torch.Size([5, 28])
     """
 
     def __init__(self, reduction: Reduction = "mean") -> None:
@@ -298,22 +319,34 @@ class WeightWriter(nn.Module):
     """A last equivariant map, and its features back in the order of the parameters.
 
     Arguments:
-        layout: Of the parameters.
+        folding: Of the parameters.
         last: To features with one channel per parameter and copy.
         copies: Number of parameter sets.
+
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> features = folding.fold(torch.randn(5, 105, 4))
+    >>> last = EquivariantLinear(folding.channels(4), folding.channels(2))
+    >>> WeightWriter(folding, last, copies=2)(features).shape
+    torch.Size([5, 2, 105])
     """
 
-    def __init__(self, layout: Layout, last: nn.Module, copies: int) -> None:
+    def __init__(self, folding: Folding, last: nn.Module, copies: int) -> None:
         super().__init__()
-        self.layout, self.last, self.copies = layout, last, copies
+        self.folding, self.last, self.copies = folding, last, copies
 
     def forward(self, features: Features) -> Tensor:
         """A value for every parameter (B, copies, P)."""
-        return self.layout.unfold(self.last(features), self.copies).transpose(1, 2)
+        return self.folding.unfold(self.last(features), self.copies).transpose(1, 2)
 
 
 class ChannelDropout(nn.Module):
-    """Drops whole channels of a network at once, so that symmetry survives and few random numbers are needed."""
+    """Drops whole channels of a network at once, so that symmetry survives and few random numbers are needed.
+
+    >>> folding = hidden_folding(Architecture.mlp([2, 8, 8, 1], "tanh"))
+    >>> features = folding.fold(torch.randn(5, 105, 4))
+    >>> ChannelDropout(0.5).eval()(features) is features
+    True
+    """
 
     def __init__(self, probability: float) -> None:
         super().__init__()

@@ -112,6 +112,12 @@ class Edge(NamedTuple):
             return Edge(vertex * F.linear(self.x, matrix), self.scalar, by_target=by_target)
         return Edge(self.dense(), None, matrix, vertex, by_target)
 
+    def mapped(self, matrix: Tensor) -> Edge:
+        """A linear map (m, k) of the vectors."""
+        if self.scalar is not None and self.edge is None and self.vertex is None:
+            return self._replace(x=F.linear(self.x, matrix))
+        return Edge(F.linear(self.dense(), matrix))
+
     def doubled(self) -> Edge:
         """The vectors added to themselves."""
         return self._replace(x=2 * self.x)
@@ -122,21 +128,20 @@ def formula(n: Net) -> Tensor:
     x = Edge(n.x, n.scalar)
     m = Edge(x.dense(), None, n.edge, n.vertex, n.by_target).dense()
     outer = None if n.outer_target is None or n.outer_source is None else (n.outer_target, n.outer_source)
-    return gated(n.gamma, m, _rho(n, m), outer, n.reduce, x.dense() if n.residual else None)
+    linear = None if n.gamma is None else F.linear(m, n.gamma)
+    return gated(linear, _rho(n, m), outer, n.reduce, x.dense() if n.residual else None)
 
 
 def gated(
-    gamma: Tensor | None,
-    m: Tensor,
+    linear: Tensor | None,
     rho: Tensor,
     outer: tuple[Tensor, Tensor] | None = None,
     reduce: int = NONE,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """(Gamma m + a_t b_s) rho, or rho alone; then the residual is added, and sums are taken."""
+    """(Gamma m + a_t b_s) rho from Gamma m, or rho alone; then the residual is added, and sums are taken."""
     y = rho
-    if gamma is not None:
-        linear = F.linear(m, gamma)
+    if linear is not None:
         if outer is not None:
             linear = linear + outer[0].unsqueeze(-2) * outer[1].unsqueeze(-3)
         y = linear * rho

@@ -31,6 +31,12 @@ class MessagePassing(nn.Module):
         last_edges: Whether the last iteration updates edges (an equivariant head needs it).
         probes: Number of probes.
         probe_image: Spatial shape of probes, for convolutional networks.
+
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> networks = Networks(a, torch.randn(5, a.parameters))
+    >>> body = MessagePassing([a], PassingSpec(width=8, layers=2))
+    >>> body(networks).x(2).shape
+    torch.Size([5, 1, 8])
     """
 
     def __init__(
@@ -94,6 +100,11 @@ class Start(States):
     Arguments:
         body: Whose first states.
         networks: Of one architecture.
+
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> networks = Networks(a, torch.randn(5, a.parameters))
+    >>> Start(MessagePassing([a], PassingSpec(width=8, layers=2)), networks).x(1).shape
+    torch.Size([5, 8, 8])
     """
 
     def __init__(self, body: MessagePassing, networks: Networks) -> None:

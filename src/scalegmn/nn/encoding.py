@@ -32,6 +32,10 @@ class Positions(nn.Module):
     Arguments:
         architectures: Sizes come from these.
         width: Of the encodings.
+
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> [tuple(p.shape) for p in Positions([a], 4)(a)]
+    [(2, 4), (8, 4), (1, 4)]
     """
 
     def __init__(self, architectures: Sequence[Architecture], width: int) -> None:
@@ -74,6 +78,10 @@ class EdgePositions(nn.Module):
     Arguments:
         architectures: Sizes come from these.
         width: Of the encodings.
+
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> EdgePositions([a], 4)(Symmetry.full(a), 0).shape
+    torch.Size([1, 2, 4])
     """
 
     def __init__(self, architectures: Sequence[Architecture], width: int) -> None:
@@ -103,6 +111,11 @@ class Kernels(nn.Module):
 
     Arguments:
         architectures: Sizes come from these.
+
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> networks = Networks(a, torch.randn(5, a.parameters))
+    >>> Kernels([a])(networks, 0).shape
+    torch.Size([5, 8, 2, 1])
     """
 
     gain: Tensor
@@ -162,6 +175,12 @@ class FirstStates(nn.Module, ABC):
         positions: Width of the vertex encodings.
         edge_positions: Whether edges are encoded.
         linear: Whether edges begin as a linear map of weights.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> init = Init([a], (Sign,), 8, Nets(), features=0, positions=4, edge_positions=False)
+    >>> isinstance(init, FirstStates)
+    True
     """
 
     bias_gain: Tensor
@@ -248,6 +267,11 @@ class Init(FirstStates):
 
     With edge positions, \(\mathrm{INIT}_E(w, p) = \Gamma_E w \odot (1 + p)\). Weights and biases come in units of
     typical ones.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> Init([a], (Sign,), 8, Nets(), features=0, positions=4, edge_positions=False).bias_gain.shape
+    torch.Size([3])
     """
 
     def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
@@ -276,6 +300,12 @@ class DualInit(nn.Module):
         features: Number of gradients per neuron.
         positions: Width of the vertex encodings.
         nets: What all nets have in common.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "tanh"))
+    >>> init = DualInit((Sign,), 8, Nets(), features=0, positions=4)
+    >>> init(symmetry, 1, torch.randn(5, 8, 8), torch.randn(8, 4), []).shape
+    torch.Size([5, 8, 8])
     """
 
     def __init__(self, groups: tuple[Group, ...], width: int, nets: Nets, *, features: int, positions: int) -> None:

@@ -21,6 +21,10 @@ class Form(ABC):
     Arguments:
         spec: What a person chose.
         symmetries: Of the architectures that it may read.
+
+    >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "relu"))
+    >>> isinstance(Ours(PassingSpec(width=8), [symmetry]), Form)
+    True
     """
 
     def __init__(self, spec: PassingSpec, symmetries: Sequence[Symmetry]) -> None:
@@ -90,7 +94,12 @@ class Form(ABC):
 
 
 class Ours(Form):
-    """Our form, with a dual stream where there are scales."""
+    """Our form, with a dual stream where there are scales.
+
+    >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "relu"))
+    >>> Ours(PassingSpec(width=8, backward="auto"), [symmetry]).flow
+    'dual'
+    """
 
     layers: Mapping[Flow, type[GraphLayer]] = {
         "none": ForwardLayer,
@@ -141,7 +150,12 @@ class Ours(Form):
 
 
 class Paper(Form):
-    """The paper's form. Networks whose multipliers pass activations changed have no way back in it."""
+    """The paper's form. Networks whose multipliers pass activations changed have no way back in it.
+
+    >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "relu"))
+    >>> Paper(PassingSpec(width=8, form="paper", backward="auto"), [symmetry]).flow
+    'reciprocal'
+    """
 
     layers: Mapping[Flow, type[PaperForward | PaperShared | PaperReciprocal]] = {
         "none": PaperForward,

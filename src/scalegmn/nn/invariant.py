@@ -44,6 +44,10 @@ class Product(NamedTuple):
         outer: a (B, n_t, outputs) and b (B, n_s, outputs), if there are any.
         reduce: NONE, or the end to which the result is summed: TARGET or SOURCE.
         residual: Add x to the result.
+
+    >>> e = Edge(torch.randn(5, 8, 2, 3))
+    >>> Product(torch.randn(4, 3), e).of(torch.ones(5, 8, 2, 4), e).shape
+    torch.Size([5, 8, 2, 4])
     """
 
     gamma: Tensor | None
@@ -54,13 +58,19 @@ class Product(NamedTuple):
     reduce: int = NONE
     residual: bool = False
 
-    def of(self, rho: Tensor, x: Tensor) -> Tensor:
-        """The product with given values of the invariant net, and x as a tensor."""
-        return gated(self.gamma, x, rho, self.outer, self.reduce, x if self.residual else None)
+    def of(self, rho: Tensor, x: Edge) -> Tensor:
+        """The product with given values of the invariant net, and x, perhaps computed before."""
+        linear = None if self.gamma is None else x.mapped(self.gamma).dense()
+        return gated(linear, rho, self.outer, self.reduce, x.dense() if self.residual else None)
 
 
 class Invariant(nn.Module, ABC):
-    """A net that does not see multipliers from one group: all that equations ask of it is a product."""
+    """A net that does not see multipliers from one group: all that equations ask of it is a product.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> isinstance(ScaleInvariant(Sign, [3], 4), Invariant)
+    True
+    """
 
     @abstractmethod
     def times(self, p: Product) -> Tensor:
@@ -220,8 +230,10 @@ class PaperInvariant(Invariant):
         target, source, more = laid(along, p.x.edges)
         gate = self.rho.gate()._replace(first=first)
         if len(self.symm):
-            rho = net(None, gate, Edge(self.canonical(0, p.x)), Ends(target, source), more)
-            return p.of(rho, p.x.dense())
+            # Read twice: products of vertex and edge states are computed before, what is factored stays so.
+            x = Edge(p.x.dense()) if p.x.scalar is None else p.x
+            rho = net(None, gate, Edge(self.canonical(0, x)), Ends(target, source), more)
+            return p.of(rho, x)
         gate = gate._replace(absolute=self.group.signs, canonical=self.group.scales)
         both = Ends(target, source, *(p.outer or ()))
         return net(p.gamma, gate, p.x, both, more, reduce=p.reduce, residual=p.residual)
@@ -237,7 +249,13 @@ class PaperInvariant(Invariant):
 
 
 class Kind(Protocol):
-    """How a scale invariant net is made: the classes above."""
+    """How a scale invariant net is made: the classes above.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> kinds: list[Kind] = [ScaleInvariant, PaperInvariant]
+    >>> [kind(Sign, [3], 4).group for kind in kinds]
+    [Sign, Sign]
+    """
 
     def __call__(
         self,

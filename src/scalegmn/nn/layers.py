@@ -47,6 +47,10 @@ class Style:
         state_dropout: On vertex states after every iteration.
         depth: Of scale equivariant nets.
         kind: The class of invariant nets.
+
+    >>> from scalegmn.core.groups import PositiveScale
+    >>> Style((PositiveScale,), (PositiveScale,), 8).sign
+    'symmetrise'
     """
 
     vertex_groups: tuple[Group, ...]
@@ -95,6 +99,9 @@ class PassingLayer(nn.Module, ABC):
     Arguments:
         style: What all layers share.
         edges: Whether edges are updated.
+
+    >>> issubclass(PassingLayer, nn.Module)
+    True
     """
 
     def __init__(self, style: Style, *, edges: bool) -> None:
@@ -147,6 +154,9 @@ class GraphLayer(PassingLayer):
 
     Arguments:
         style, edges: As in `PassingLayer`.
+
+    >>> issubclass(GraphLayer, PassingLayer)
+    True
     """
 
     messages = 1
@@ -251,6 +261,9 @@ class Iteration(States):
     Arguments:
         layer: The functions of this iteration.
         old: The states before.
+
+    >>> issubclass(Iteration, States)
+    True
     """
 
     def __init__(self, layer: PassingLayer, old: States) -> None:
@@ -288,7 +301,12 @@ class Iteration(States):
 
 
 class ForwardLayer(GraphLayer):
-    """Messages along the connections only: ScaleGMN."""
+    """Messages along the connections only: ScaleGMN.
+
+    >>> from scalegmn.nn.forms import Ours
+    >>> Ours.layers["none"] is ForwardLayer
+    True
+    """
 
     def x(self, old: States, layer: int) -> Tensor:
         m = self.gather(old, layer, self.message, old.x, old.e)
@@ -300,6 +318,10 @@ class SharedLayer(GraphLayer):
 
     Edges also see \(x_t \otimes x_s\), which for signs moves as they do; a gradient has this form. Updates begin as
     those of the forward variant: what comes back is multiplied by zeros until training finds a use for it.
+
+    >>> from scalegmn.nn.forms import Ours
+    >>> Ours.layers["shared"] is SharedLayer
+    True
     """
 
     messages = 2
@@ -324,7 +346,12 @@ class SharedLayer(GraphLayer):
 
 
 class ReciprocalLayer(GraphLayer):
-    """Messages back along edges that start from 1/w: ScaleGMN-B for positive scales as in the paper."""
+    """Messages back along edges that start from 1/w: ScaleGMN-B for positive scales as in the paper.
+
+    >>> from scalegmn.nn.forms import Ours
+    >>> Ours.layers["reciprocal"] is ReciprocalLayer
+    True
+    """
 
     messages = 2
 
@@ -348,6 +375,10 @@ class DualLayer(GraphLayer):
 
     Messages to d are \(\phi'(\Gamma x_s) \odot \sum_t \mathsf{ScaleEq}(\Gamma d_t \odot \Gamma e_{ts})\), which is how
     gradients flow. The invariant nets of both updates see canon(x), canon(d) and asinh(x d).
+
+    >>> from scalegmn.nn.forms import Ours
+    >>> Ours.layers["dual"] is DualLayer
+    True
     """
 
     duals = True

@@ -32,6 +32,13 @@ class Message(nn.Module):
         contexts: Widths of positional encodings.
         hidden: As in `ScaleInvariant`.
         nets: What all nets have in common.
+
+    >>> from scalegmn.core.architecture import Architecture
+    >>> from scalegmn.core.groups import Sign
+    >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "tanh"))
+    >>> message = Message((Sign,), 4, Nets(), contexts=[])
+    >>> message(Way(symmetry, 0), torch.randn(5, 2, 4), Edge(torch.randn(5, 8, 2, 4)), []).shape
+    torch.Size([5, 8, 4])
     """
 
     def __init__(
@@ -73,6 +80,13 @@ class Update(nn.Module):
         messages: Number of messages that are concatenated with x.
         contexts: Widths of positional encodings and other invariants.
         companions: Widths of further states with the same sign, such as the dual state.
+
+    >>> from scalegmn import Architecture
+    >>> from scalegmn.core.groups import Sign
+    >>> update = Update((Sign,), 4, Nets(), messages=1, contexts=[])
+    >>> x, m = torch.randn(2, 5, 8, 4)
+    >>> update(Symmetry.full(Architecture.mlp([2, 8, 1], "tanh")), 1, [x, m], []).shape
+    torch.Size([5, 8, 4])
     """
 
     def __init__(
@@ -128,6 +142,12 @@ class VertexInvariant(nn.Module):
         width: Of the result.
         nets: What all nets have in common.
         contexts: Widths of further invariants.
+
+    >>> from scalegmn import Architecture
+    >>> sine = Architecture.mlp([2, 8, 1], "sine")
+    >>> f, x = VertexInvariant(sine.groups[1:2], [4], 4, Nets()), torch.randn(5, 8, 4)
+    >>> torch.allclose(f(Symmetry.full(sine), 1, [-x]), f(Symmetry.full(sine), 1, [x]), atol=1e-5)
+    True
     """
 
     def __init__(
@@ -172,6 +192,13 @@ class EdgeUpdate(nn.Module):
         outer: Whether there are such states.
         hidden: As in `ScaleInvariant`.
         nets: What all nets have in common; further layers of theirs see e only.
+
+    >>> from scalegmn import Architecture
+    >>> siren = Symmetry.full(Architecture.mlp([2, 8, 1], "sine"))
+    >>> update = EdgeUpdate(siren.groups[1:2], 4, Nets(), contexts=[])
+    >>> e, ends = Edge(torch.randn(5, 8, 2, 4)), (torch.randn(5, 8, 4), torch.randn(5, 2, 4))
+    >>> update(siren, 0, e, ends, []).dense().shape
+    torch.Size([5, 8, 2, 4])
     """
 
     def __init__(

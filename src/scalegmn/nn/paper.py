@@ -38,6 +38,11 @@ class PaperStyle:
         edge_rule: What edges see of their ends.
         neighbours_only: Whether messages leave out the central vertex.
         edge_positions: Whether positional encodings of edges enter messages and updates too.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> style = PaperStyle(Style((Sign,), (Sign,), 4))
+    >>> style.rescale
+    'hadamard'
     """
 
     common: Style
@@ -60,7 +65,11 @@ class PaperStyle:
 
 
 class Hadamard(RescaleEquivariant):
-    """`RescaleEquivariant` by the name that it shares with `Outer`."""
+    """`RescaleEquivariant` by the name that it shares with `Outer`.
+
+    >>> issubclass(Hadamard, RescaleEquivariant)
+    True
+    """
 
     def of(self, group: Group, y: Tensor, e: Edge, *, lift: Phi, by_target: bool) -> Edge:
         """Apply to all edges of a connection; arguments as in `RescaleEquivariant`."""
@@ -78,6 +87,10 @@ class Outer(nn.Module):
         width: Of y, e and the result.
         nets: What all nets have in common.
         hidden: As in `PaperInvariant`.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> sum(p.numel() for p in Outer((Sign,), 4, Nets(), hidden=None).parameters()) > 0
+    True
     """
 
     def __init__(self, groups: Sequence[Group], width: int, nets: Nets, *, hidden: int | None) -> None:
@@ -98,6 +111,14 @@ class PaperMessage(nn.Module):
 
     Arguments:
         style: What all functions have in common.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> style = PaperStyle(Style((Sign,), (Sign,), 4))
+    >>> from scalegmn.core.architecture import Architecture
+    >>> way = Way(Symmetry.full(Architecture.mlp([2, 8, 1], "tanh")), 0)
+    >>> x, y, e = torch.randn(5, 8, 4), torch.randn(5, 2, 4), Edge(torch.randn(5, 8, 2, 4))
+    >>> PaperMessage(style)(way, x, y, e, []).shape
+    torch.Size([5, 8, 4])
     """
 
     def __init__(self, style: PaperStyle) -> None:
@@ -134,6 +155,11 @@ class InvariantEdgeUpdate(nn.Module):
 
     Arguments:
         style: What all functions have in common.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> style = PaperStyle(Style((Sign,), (Sign,), 4))
+    >>> isinstance(InvariantEdgeUpdate(style), nn.Module)
+    True
     """
 
     def __init__(self, style: PaperStyle) -> None:
@@ -156,6 +182,11 @@ class ReciprocalEdgeUpdate(nn.Module):
 
     Arguments:
         style: What all functions have in common.
+
+    >>> from scalegmn.core.groups import PositiveScale as Group
+    >>> update = ReciprocalEdgeUpdate(PaperStyle(Style((Group,), (Group,), 4)))
+    >>> isinstance(update, nn.Module)
+    True
     """
 
     def __init__(self, style: PaperStyle) -> None:
@@ -183,6 +214,11 @@ class PaperLayer(PassingLayer):
     Arguments:
         style, edges: As in `PassingLayer`.
         messages: How many a vertex receives: 2 if they also go back.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> style = PaperStyle(Style((Sign,), (Sign,), 4))
+    >>> isinstance(PaperForward(style, edges=True), PaperLayer)
+    True
     """
 
     def __init__(self, style: PaperStyle, *, edges: bool, messages: int) -> None:
@@ -238,7 +274,11 @@ class PaperLayer(PassingLayer):
 
 
 class PaperForward(PaperLayer):
-    """Messages along the connections only: ScaleGMN."""
+    """Messages along the connections only: ScaleGMN.
+
+    >>> issubclass(PaperForward, PaperLayer)
+    True
+    """
 
     def __init__(self, style: PaperStyle, *, edges: bool) -> None:
         super().__init__(style, edges=edges, messages=1)
@@ -249,7 +289,11 @@ class PaperForward(PaperLayer):
 
 
 class PaperShared(PaperLayer):
-    """Messages both ways along the same edges: ScaleGMN-B for signs, where 1/q = q."""
+    """Messages both ways along the same edges: ScaleGMN-B for signs, where 1/q = q.
+
+    >>> issubclass(PaperShared, PaperLayer)
+    True
+    """
 
     def __init__(self, style: PaperStyle, *, edges: bool) -> None:
         super().__init__(style, edges=edges, messages=2)
@@ -262,7 +306,11 @@ class PaperShared(PaperLayer):
 
 
 class PaperReciprocal(PaperLayer):
-    """Messages back along edges of their own, which start from 1/w: ScaleGMN-B for positive scales."""
+    """Messages back along edges of their own, which start from 1/w: ScaleGMN-B for positive scales.
+
+    >>> issubclass(PaperReciprocal, PaperLayer)
+    True
+    """
 
     def __init__(self, style: PaperStyle, *, edges: bool) -> None:
         super().__init__(style, edges=edges, messages=2)
@@ -287,6 +335,9 @@ class PaperInit(FirstStates):
     Arguments:
         architectures, groups, width, nets, features, positions, edge_positions: As in `FirstStates`.
         edge_groups: Groups of edges.
+
+    >>> issubclass(PaperInit, FirstStates)
+    True
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from ..core.architecture import Architecture
 from .kernels import crop_kernel, kernel_shape, together
 from .layers import Style, pairing
 from .message import VertexInvariant
+from .mlp import LayerNorm
 from .states import States
 from .symmetry import Symmetry
 
@@ -32,6 +33,15 @@ class Readout(nn.Module):
         kind: What is read.
         duals: Whether there is a dual stream.
         probes: Number of probes, whose answers are read too: directly, since message passing would only blur them.
+
+    >>> from scalegmn.core.networks import Networks
+    >>> from scalegmn.nn.body import MessagePassing
+    >>> from scalegmn.nn.spec import PassingSpec
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> body = MessagePassing([a], PassingSpec(width=4, layers=1), last_edges=True)
+    >>> states = body(Networks(a, torch.randn(5, a.parameters)))
+    >>> Readout([a], body.style, kind="all", duals=False)(states).shape
+    torch.Size([5, 4])
     """
 
     def __init__(
@@ -114,7 +124,7 @@ class Readout(nn.Module):
 
 
 def _hidden(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.SiLU(), nn.Dropout(dropout))
+    return nn.Sequential(nn.Linear(inputs, outputs), LayerNorm(outputs), nn.SiLU(), nn.Dropout(dropout))
 
 
 class ParameterReadout(nn.Module):
@@ -124,6 +134,11 @@ class ParameterReadout(nn.Module):
         style: Of the message passing.
         kernel: The shape of the weights on an edge, the largest there is.
         copies: Number of parameter sets.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> readout = ParameterReadout(Style((Sign,), (Sign,), 4), (), copies=2)
+    >>> isinstance(readout, nn.Module)
+    True
     """
 
     def __init__(self, style: Style, kernel: tuple[int, ...], *, copies: int) -> None:

@@ -25,6 +25,12 @@ class ScaleInvariants(nn.Module):
         groups: The groups that it may meet.
         inputs, outputs, contexts, hidden, sign, dropout: As in `ScaleInvariant`.
         kind: Its class, which is that of one of the two forms.
+
+    >>> import torch
+    >>> from scalegmn.core.groups import Sign
+    >>> f, x = ScaleInvariants([Sign], [3], 4), torch.randn(5, 3)
+    >>> torch.allclose(f(Sign, [-x]), f(Sign, [x]), atol=1e-5)
+    True
     """
 
     def __init__(
@@ -76,6 +82,12 @@ class ScaleEquivariant(nn.Module):
         hidden, sign, dropout: As in `ScaleInvariant`.
         depth: K.
         kind: As in `ScaleInvariants`.
+
+    >>> import torch
+    >>> from scalegmn.core.groups import Sign
+    >>> f, x = ScaleEquivariant([Sign], 3, 4), torch.randn(5, 3)
+    >>> torch.allclose(f(Sign, -x), -f(Sign, x), atol=1e-5)
+    True
     """
 
     def __init__(
@@ -155,6 +167,11 @@ class RescaleEquivariant(nn.Module):
     Arguments:
         vertex, edge: Widths of y and e.
         outputs: Width of the result.
+
+    >>> import torch
+    >>> g, y, e = RescaleEquivariant(3, 3, 4), torch.randn(5, 2, 3), torch.randn(5, 8, 2, 3)
+    >>> torch.allclose(g(2 * y, Edge(3 * e)).dense(), 6 * g(y, Edge(e)).dense(), atol=1e-4)
+    True
     """
 
     def __init__(self, vertex: int, edge: int, outputs: int) -> None:

@@ -25,6 +25,14 @@ class States(ABC):
         positions: Per layer, positional encodings (n, p).
         answers: What the networks themselves say to the probes (B, n_L, P), not moving at all, if there are probes.
         edge_positions: Per connection, positional encodings that broadcast against (n_t, n_s, p), if edges have any.
+
+    >>> import torch
+    >>> from scalegmn.core.architecture import Architecture
+    >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1]))
+    >>> x = {i: torch.randn(5, n, 4) for i, n in enumerate((2, 8, 1))}
+    >>> states = Given(symmetry, [torch.zeros(n, 0) for n in (2, 8, 1)], (x, {}, {}, {}))
+    >>> isinstance(states, States)
+    True
     """
 
     def __init__(
@@ -77,6 +85,14 @@ class Given(States):
     Arguments:
         symmetry, positions, answers, edge_positions: As in `States`.
         parts: Vertex states, dual states, edge states and reciprocal edge states by index.
+
+    >>> import torch
+    >>> from scalegmn.core.architecture import Architecture
+    >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1]))
+    >>> x = {i: torch.randn(5, n, 4) for i, n in enumerate((2, 8, 1))}
+    >>> states = Given(symmetry, [torch.zeros(n, 0) for n in (2, 8, 1)], (x, {}, {}, {}))
+    >>> states.x(1) is x[1]
+    True
     """
 
     def __init__(

@@ -24,6 +24,9 @@ class Symmetry:
         architecture: The architecture.
         groups: The scaling group of every layer.
         phis: For every layer, the map from the multiplier of its pre-activation to that of its post-activation.
+
+    >>> Symmetry.full(Architecture.mlp([2, 8, 1], "tanh")).edge_group(0)
+    Sign
     """
 
     architecture: Architecture
@@ -97,6 +100,10 @@ class Way:
         symmetry: Of the architecture.
         connection: The connection.
         back: Whether messages go back.
+
+    >>> way = Way(Symmetry.full(Architecture.mlp([2, 8, 1])), 0, back=True)
+    >>> way.sender, way.receiver
+    (1, 0)
     """
 
     symmetry: Symmetry

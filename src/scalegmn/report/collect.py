@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ScaleGMNError
+from ..files import believing
 from ..models.registry import method
 from ..tasks import Task, task_from_json
 from ..training.run import Run
-from ..training.state import read_json
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Record:
     def read(path: Path) -> Record:
         """Read a run directory."""
         run = Run(path)
-        config = read_json(path / "config.json")
-        return Record(
-            path, config, task_from_json(config["task"]), run.metrics(), run.results() if run.finished else {}
-        )
+        config = run.config()
+        with believing(path / "config.json"):
+            task = task_from_json(config["task"])
+        return Record(path, config, task, run.metrics(), run.results() if run.finished else {})
 
     @property
     def seed(self) -> int:

@@ -1,4 +1,4 @@
-"""The demonstration: a zoo of digits, four models at one small budget, and a report about them.
+"""The demonstration: a model that comes along, a zoo of digits, four models at one small budget, and a report.
 
 The recipes stay beside the runs and can be changed and run again.
 """
@@ -6,12 +6,21 @@ The recipes stay beside the runs and can be changed and run again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.nn import functional as F
+
+from ..core.networks import Networks
+from ..inference.places import find_pretrained
+from ..inference.trained import load
 from ..training.recipe import Recipe, make_recipe
 from ..zoo.images.collections import load_images
 from ..zoo.inr.build import Report, build_inr_zoo
+from ..zoo.inr.conventions import Fit, coordinates
+from ..zoo.inr.fit import fit_inrs
 from ..zoo.store.zoo import Zoo
 from .build import write_report
 
@@ -26,6 +35,45 @@ MODELS: dict[str, dict[str, Any]] = {
     "gmn": {"name": "gmn", **_GRAPH},
     "mlp": {"name": "mlp", "width": 128},
 }
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """What a model that comes with the package says about networks fitted just now.
+
+    Arguments:
+        answers, labels: What it said, and what the images show, one per network.
+        far: How many it called far from training.
+    """
+
+    answers: tuple[int, ...]
+    labels: tuple[int, ...]
+    far: int
+
+    @property
+    def right(self) -> int:
+        """How many answers are right."""
+        return sum(a == b for a, b in zip(self.answers, self.labels, strict=True))
+
+
+def ask_shipped(count: int = 20) -> Fresh:
+    """Fit networks to images that no training network of the model `mnist` has seen, and ask it what they show.
+
+    The images are scikit-learn's digits, which other people wrote, enlarged to the size of those of MNIST.
+
+    Arguments:
+        count: How many networks.
+    """
+    digits = load_images("digits")
+    small = torch.from_numpy(digits.pixels[:count]).float()[:, None] / 255
+    images = F.pad(F.interpolate(small, (20, 20), mode="bicubic").clamp(0, 1), (4, 4, 4, 4))
+    fitted = fit_inrs(images.reshape(count, -1, 1), coordinates(28, 28), Fit(), seed=count)
+    model = load(find_pretrained("mnist"))
+    found = model.read(Networks(model.model.architectures[0], fitted.parameters))
+    labels = tuple(int(label) for label in digits.labels[:count])
+    distances = found.pieces[0].distances
+    far = 0 if distances is None else int((distances > 1).sum())
+    return Fresh(tuple(answer["label"] for answer in model.predict(found)), labels, far)
 
 
 def demo_zoo(out: Path, *, networks: int | None = None, report: Report | None = None) -> Zoo:

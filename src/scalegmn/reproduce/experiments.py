@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..training.recipe import Recipe, make_recipe, override, read_values, shipped
@@ -171,23 +170,19 @@ def with_budget(values: Mapping[str, Any], minutes: float | None) -> dict[str, A
     return override(values, [] if minutes is None else [f"training.minutes={minutes}"])
 
 
-def recipe_file(dataset: Dataset, method: Method, scale: Scale, own: Path | None = None) -> str | None:
-    """The name of the recipe, or its path in a folder of one's own; None where a scale has no such experiment.
+def recipe_file(dataset: Dataset, method: Method, scale: Scale) -> str | None:
+    """The name of the recipe, or None where a scale has no such experiment.
 
     >>> [recipe_file(DATASETS[name], METHODS["dws"], "small") for name in ("mnist", "svhn-gs-relu")]
     ['small/inr/dws', None]
     """
-    return _first(dataset, scale, method.name, "", own) if scale in dataset.scales else None
+    return _first(dataset, scale, method.name, "") if scale in dataset.scales else None
 
 
-def _first(dataset: Dataset, scale: Scale, name: str, above: str, own: Path | None = None) -> str | None:
+def _first(dataset: Dataset, scale: Scale, name: str, above: str) -> str | None:
     known = shipped()
-    for recipe in (f"{above}{scale}/{folder}/{name}" for folder in dataset.recipes):
-        if own is not None and (own / f"{recipe}.toml").is_file():
-            return str(own / f"{recipe}.toml")
-        if recipe in known:
-            return recipe
-    return None
+    names = (f"{above}{scale}/{folder}/{name}" for folder in dataset.recipes)
+    return next((name for name in names if name in known), None)
 
 
 def experiments(
@@ -201,12 +196,11 @@ def experiments(
         place: The scale, and where its zoos are.
         minutes: Of each run, instead of what the recipe says.
 
-    >>> from pathlib import Path
-    >>> (found,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, Place("small", Path("zoos"), None))
+    >>>     >>> (found,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, Place("small", Path("zoos"), None))
     >>> found.recipe.zoo, found.recipe.model.name, found.recipe.training.minutes
     ('zoos/mnist', 'scalegmn', 4.0)
     """
-    file = recipe_file(dataset, method, place.scale, place.recipes)
+    file = recipe_file(dataset, method, place.scale)
     if file is None:
         return []
     values = {**with_budget(read_values(file), minutes), "zoo": str(zoo_path(dataset.zoo, place))}

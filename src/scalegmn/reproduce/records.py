@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.schema import strict
 from ..errors import ScaleGMNError
+from ..files import believing
 from ..inference.trained import load
 from ..training.data import open_zoo
+from ..training.documents import checked
 from ..training.recipe import Recipe, flat, make_recipe
 from ..training.run import Run
 from ..training.state import read_json, write_json
@@ -38,6 +40,7 @@ class Record:
             `tau_cap`, the tau that a perfect predictor without ties would have on the test networks.
         machine: Where.
         transformed: The value on randomly permuted and rescaled copies of the test networks.
+        curve: Validations on the way, at most about a hundred: epoch, seconds, value. Older records have none.
     """
 
     dataset: str
@@ -54,6 +57,7 @@ class Record:
     zoo: dict[str, Any]
     machine: dict[str, Any]
     transformed: float | None = None
+    curve: list[list[float | None]] = field(default_factory=list)
 
 
 def write_record(folder: Path, published: Path | None, experiment: Experiment, run: Run) -> Record:
@@ -65,7 +69,7 @@ def write_record(folder: Path, published: Path | None, experiment: Experiment, r
         experiment: What was asked.
         run: Where it was trained.
     """
-    results, config = run.results(), read_json(run.path / "config.json")
+    results, config = run.results(), run.config()
     dataset = experiment.dataset
     recipe = config["recipe"]
     zoo = open_zoo(recipe["zoo"], config["zoo"]["sha256"])
@@ -90,10 +94,22 @@ def write_record(folder: Path, published: Path | None, experiment: Experiment, r
         told,
         machine(),
         copies.metrics[dataset.metric],
+        _curve(run.metrics(), dataset.metric),
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{experiment.name}.json", strict(vars(record)))
     return record
+
+
+def _curve(lines: Sequence[Mapping[str, Any]], metric: str) -> list[list[float | None]]:
+    """Some of the validations of a run, the last among them, with five digits.
+
+    >>> _curve([{"epoch": i, "seconds": 2.0 * i, "tau": 0.5} for i in range(1, 301)], "tau")[-2:]
+    [[297.0, 594.0, 0.5], [300.0, 600.0, 0.5]]
+    """
+    step = -(-len(lines) // 100) or 1
+    kept = lines[(len(lines) - 1) % step :: step]
+    return [[None if v is None else float(f"{v:.5g}") for v in (m["epoch"], m["seconds"], m[metric])] for m in kept]
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -106,10 +122,8 @@ def _read(path: Path) -> Record:
     if "moved" in values:
         # Its name in older records.
         values["transformed"] = values.pop("moved")
-    try:
-        return Record(**values)
-    except TypeError as error:
-        raise ScaleGMNError(f"{path}: not a record of a run ({error}); delete it and run again") from None
+    with believing(path, "delete it and run again"):
+        return Record(**checked(Record, values, path))
 
 
 def matching(records: Sequence[Record], dataset: str, method: str) -> list[Record]:

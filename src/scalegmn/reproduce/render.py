@@ -112,6 +112,7 @@ def departures(records: Sequence[Record]) -> dict[str, list[str]]:
     for record in records:
         model = record.recipe.get("model", {})
         words = [
+            "our form of its equations" if model.get("form") != "paper" else "",
             "edges are not updated" if model.get("edge_updates") is False else "",
             f"nets on edges have {model['gate']} hidden neurons" if model.get("gate") else "",
         ]
@@ -260,6 +261,10 @@ def page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
         if data["figures"] or any("mean" in cell for row in data["rows"] for cell in row["cells"].values()):
             command = f"    scalegmn reproduce {table.name} --scale {scale}\n"
             text.append(f"## {table.title}\n\n{command}\n{markdown(data)}")
+    curves = f"curves-{scale}.png"
+    if pictures is not None and (pictures / curves).is_file():
+        shown = f"![Curves](distributions/{curves})"
+        text.append(f"## Learning curves\n\nThe first seed, on validation networks.\n\n{shown}\n")
     return "\n".join(text)
 
 

@@ -276,7 +276,7 @@ def write_winner(table: Table, trial: Trial, recipes: Path, scale: Scale) -> lis
     folders = {folder for name in table.datasets for folder in DATASETS[name].recipes} - {kind}
     for folder in sorted(folders):
         path = recipes / scale / folder / f"{method.name}.toml"
-        if path.exists() or f"{scale}/{folder}/{method.name}" in shipped():
+        if f"{scale}/{folder}/{method.name}" in shipped():
             files[path] = {"base": f"../{kind}/{method.name}.toml"}
     for path, values in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,6 @@ class Place:
         images: The folder of the image files.
         report: As in `build_inr_zoo`.
         published: The folder of published collections, which are taken where they are there.
-        recipes: A folder of recipes that come before those of the package; the winners of trials are written there.
     """
 
     scale: Scale
@@ -46,7 +45,6 @@ class Place:
     images: Path | None
     report: Report | None = None
     published: Path | None = None
-    recipes: Path | None = None
 
 
 def collection(name: str, place: Place) -> Path | None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..core.activations import Activation
 from ..core.groups import Group
+from ..native.formula import NONE, Edge, gated
 from ..nn.body import MessagePassing
 from ..nn.encoding import reciprocal
 from ..nn.invariant import Invariant, Product, unit
@@ -89,7 +90,7 @@ class AnalyticInvariant(Invariant):
 
     def times(self, p: Product) -> Tensor:
         x = p.x.dense()
-        return p.of(self([x, *p.companions]), x)
+        return p.of(self([x, *p.companions]), Edge(x))
 
 
 class Analytic(nn.Module):
@@ -102,6 +103,11 @@ class Analytic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""
         return self.function(x)
+
+    def on_edges(self, x: Edge, contexts: Sequence[Tensor] = (), *, reduce: int = NONE) -> Tensor:
+        """The same of vectors on edges (B, n_t, n_s, k), or its sum to one end."""
+        assert not contexts
+        return gated(None, self(x.dense()), reduce=reduce)
 
 
 def set_start(body: MessagePassing, c: Channels, inputs: Tensor, cotangent: Tensor) -> None:
@@ -156,7 +162,7 @@ def _set_message(message: Message, c: Channels, what: slice) -> None:
     message.rescale.edge.weight[first, 0] = 1
     _set_gamma(message.hidden, [(first, first)])
     _set_constant(message.hidden.invariant[0])
-    message.fixed = nn.Identity()  # type: ignore[assignment]
+    message.fixed = Analytic(lambda x: x)  # type: ignore[assignment]
 
 
 def _invert(message: Message, sigma: dict[Group, Activation]) -> None:

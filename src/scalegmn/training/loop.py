@@ -32,6 +32,7 @@ from .run import Run
 from .state import (
     Counters,
     State,
+    keep_latest,
     load_state,
     optimizer_tensors,
     restore_optimizer,
@@ -318,10 +319,16 @@ class Trainer:
                 self.run_directory.forget_after(-1)
             return
         self.counters, self.best = state.counters, state.best
-        self.model.load_state_dict(state.model)
-        restore_optimizer(self.optimizer, state.optimizer)
-        self.precision.restore(state.scaler)
+        try:
+            self.model.load_state_dict(state.model)
+            restore_optimizer(self.optimizer, state.optimizer)
+            self.precision.restore(state.scaler)
+        except (RuntimeError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:200]
+            where = self.run_directory.checkpoints
+            raise ScaleGMNError(f"{where}: the checkpoint does not belong to this recipe ({reason})") from error
         if self.world.main:
+            keep_latest(self.run_directory.checkpoints)
             self.run_directory.forget_after(state.counters.step)
             self.progress.note(f"continuing at step {state.counters.step} of {self.steps}")
 

@@ -23,6 +23,7 @@ from pydantic import (
 
 from ..core.canonical import Canonical
 from ..errors import ScaleGMNError, nearest
+from ..files import read_toml
 from ..models.registry import method
 from ..tasks import task_class
 from ..tasks.build import split_options
@@ -189,8 +190,8 @@ def read_values(path: str | Path) -> dict[str, Any]:
 
     A recipe with `base = "NAME"` takes over what that recipe says and lists only what differs.
 
-    >>> read_values("small/inr/dws")["model"], read_values("small/inr/dws")["training"]["minutes"]
-    ({'name': 'dws'}, 4)
+    >>> read_values("small/inr/statnn")["model"], read_values("small/inr/statnn")["training"]["minutes"]
+    ({'name': 'statnn'}, 4)
     """
     values: dict[str, Any] = {}
     seen: list[Path] = []
@@ -220,16 +221,11 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def _read_file(file: Path, path: str | Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         beside = [name for name in shipped() if Path(name).parent == Path(path).parent]
         advice = nearest(str(path), beside) if beside else "expected a TOML file, or a name such as digits/scalegmn"
-        raise ScaleGMNError(f"{path}: neither a file nor a shipped recipe; {advice}") from None
-    except OSError as error:
-        raise ScaleGMNError(f"{path}: cannot read the recipe: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ScaleGMNError(f"{path}: not valid TOML: {error}") from None
+        raise ScaleGMNError(f"{path}: neither a file nor a shipped recipe; {advice}")
+    return read_toml(file)
 
 
 def shipped() -> list[str]:
@@ -322,7 +318,7 @@ def parse_value(text: str) -> Any:
     text = text.lower() if text in ("True", "False") else text
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

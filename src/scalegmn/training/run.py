@@ -12,9 +12,9 @@ lock                 held by the process that trains here
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import shutil
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,11 +27,12 @@ from .. import __version__
 from ..core.architecture import Architecture
 from ..core.schema import architecture_to_json, strict
 from ..errors import ScaleGMNError
-from ..files import alone, write_atomically
+from ..files import alone, append_line, believing, make_directory, read_toml, write_atomically
 from ..tasks import Task
 from ..zoo.store.zoo import Zoo
+from .documents import Config, Line, Results, checked
 from .recipe import Recipe, flat, make_recipe
-from .state import append_line, latest, read_json, read_lines, write_json, write_lines, write_tensors
+from .state import latest, read_json, read_lines, write_json, write_lines, write_tensors
 
 _PACKAGES = ("torch", "numpy", "scipy", "safetensors")
 # What a run has before its first checkpoint, besides its lock.
@@ -101,7 +102,7 @@ class Run:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keeps other processes from training here at the same time; a run that is refused leaves nothing here."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        make_directory(self.checkpoints)
         complaint = f"out: another process is training in {self.path}; wait, or use another --out"
         with alone(self.path / "lock", complaint):
             try:
@@ -111,6 +112,7 @@ class Run:
                     self._clear()
                     (self.path / "lock").unlink()
                     with suppress(OSError):
+                        self.checkpoints.rmdir()
                         self.path.rmdir()
                 raise
 
@@ -119,14 +121,13 @@ class Run:
         if self.trained:
             return
         self._clear()
-        self.checkpoints.mkdir()
         write_json(self.path / "config.json", make_config(recipe, task, zoo.architectures, zoo))
         # Last, because it makes the directory a run.
         write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
 
     def _clear(self) -> None:
-        """Remove what a run has before its first checkpoint."""
-        for folder in (self.checkpoints, self.path / "tensorboard"):
+        """Remove what a run has before its first checkpoint; the empty folder for them shows that it is one."""
+        for folder in (*self.checkpoints.iterdir(), self.path / "tensorboard"):
             shutil.rmtree(folder, ignore_errors=True)
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
@@ -143,7 +144,10 @@ class Run:
     def saved_step(self) -> int:
         """The step of the last checkpoint; 0 where there is none."""
         saved = latest(self.checkpoints)
-        return 0 if saved is None else int(read_json(saved / "state.json")["counters"]["step"])
+        if saved is None:
+            return 0
+        with believing(saved / "state.json"):
+            return int(read_json(saved / "state.json")["counters"]["step"])
 
     def _same(self, recipe: Recipe, zoo: Zoo) -> None:
         old, new = flat(self.recipe().to_dict()), flat(recipe.to_dict())
@@ -153,7 +157,7 @@ class Run:
                     f"resume: {key} is {new.get(key)!r} now but was {old.get(key)!r} in {self.path}; "
                     "continue with the same recipe, or choose another --out"
                 )
-        if read_json(self.path / "config.json")["zoo"]["sha256"] != zoo.header["sha256"]:
+        if self.config()["zoo"]["sha256"] != zoo.header["sha256"]:
             raise ScaleGMNError(
                 f"resume: {zoo.path} is not the zoo that {self.path} was begun with; "
                 "build that one again, or choose another --out"
@@ -164,15 +168,20 @@ class Run:
         path = self.path / "recipe.toml"
         if not path.is_file():
             raise ScaleGMNError(f"run: {self.path} holds no recipe.toml; expected a directory that `train` made")
-        return make_recipe(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+        return make_recipe(read_toml(path), str(path))
+
+    def config(self) -> dict[str, Any]:
+        """What is needed to use the model."""
+        return read_config(self.path / "config.json")
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        append_line(self.path / "metrics.jsonl", strict(record))
+        append_line(self.path / "metrics.jsonl", json.dumps(strict(record)))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        return read_lines(self.path / "metrics.jsonl")
+        path = self.path / "metrics.jsonl"
+        return [checked(Line, line, path) for line in read_lines(path)]
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics that a killed process wrote after its last checkpoint."""
@@ -200,7 +209,15 @@ class Run:
         """The end result."""
         if not self.finished:
             raise ScaleGMNError(f"run: {self.path} is not finished; continue it with `scalegmn train --resume`")
-        return read_json(self.path / "results.json")
+        path = self.path / "results.json"
+        found: dict[str, Any] = checked(Results, read_json(path), path)
+        return found
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The content of a config.json."""
+    found: dict[str, Any] = checked(Config, read_json(path), path)
+    return found
 
 
 def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture], zoo: Zoo) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,10 +15,14 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .. import files
+from ..core.schema import from_json
 from ..errors import ScaleGMNError
-from ..files import write_atomically
+from ..files import believing, hash_file, open_file, write_atomically, write_directory
+from ..zoo.store.writer import header_hash
 
 Tensors = dict[str, Tensor]
+_LOST = "delete the run to begin anew"
 
 
 @dataclass
@@ -79,29 +83,28 @@ def save_state(directory: Path, state: State) -> None:
     """
     last = latest(directory)
     name = f"{1 if last is None else int(last.name) + 1:06d}"
-    draft = directory / f".{name}.tmp"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
     parts = {"model": state.model, "best": state.best, "optimizer": state.optimizer}
     tensors = {f"{part}.{key}": t for part, table in parts.items() for key, t in table.items()}
-    values = {"counters": asdict(state.counters), "scaler": state.scaler}
-    _write_through(draft / "state.safetensors", _packed(tensors))
-    _write_through(draft / "state.json", json.dumps(values, indent=1).encode())
-    draft.rename(directory / name)
-    for other in directory.iterdir():
-        if other.name != name:
-            shutil.rmtree(other, ignore_errors=True)
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    packed = _packed(tensors)
+    values: dict[str, Any] = {"counters": asdict(state.counters), "scaler": state.scaler}
+    values["tensors_sha256"] = hashlib.sha256(packed).hexdigest()
+    values["sha256"] = header_hash(values)
+    write_directory(
+        directory / name, {"state.safetensors": packed, "state.json": json.dumps(values, indent=1).encode()}
+    )
+    keep_latest(directory)
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     return save({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()})
+
+
+def keep_latest(directory: Path) -> None:
+    """Remove older checkpoints, and what a killed process left."""
+    last = latest(directory)
+    for other in directory.iterdir():
+        if other != last:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def latest(directory: Path) -> Path | None:
@@ -115,11 +118,27 @@ def load_state(directory: Path) -> State | None:
     if path is None:
         return None
     values = read_json(path / "state.json")
+    _check(path, values)
     parts: dict[str, Tensors] = {"model": {}, "best": {}, "optimizer": {}}
-    for key, tensor in read_tensors(path / "state.safetensors").items():
-        part, _, name = key.partition(".")
-        parts[part][name] = tensor
-    return State(Counters(**values["counters"]), scaler=values["scaler"], **parts)
+    with believing(path / "state.safetensors", _LOST):
+        for key, tensor in read_tensors(path / "state.safetensors").items():
+            part, _, name = key.partition(".")
+            parts[part][name] = tensor
+    with believing(path / "state.json", _LOST):
+        return State(from_json(Counters, values["counters"], "counters"), scaler=dict(values["scaler"]), **parts)
+
+
+def _check(path: Path, values: Mapping[str, Any]) -> None:
+    """Complain about a checkpoint that is not as it was written; older ones do not say how they were."""
+    if "sha256" not in values:
+        return
+    tensors = path / "state.safetensors"
+    for file, same in (
+        (path / "state.json", header_hash(values) == values["sha256"]),
+        (tensors, hash_file(tensors) == values.get("tensors_sha256")),
+    ):
+        if not same:
+            raise ScaleGMNError(f"{file}: changed since it was written (wrong checksum); {_LOST}")
 
 
 def optimizer_tensors(optimizer: Optimizer) -> Tensors:
@@ -149,6 +168,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> Tensors:
     """Read a safetensors file."""
+    # Anything but a regular file is refused before it is mapped.
+    open_file(path).close()
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -162,29 +183,22 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object."""
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ScaleGMNError(f"{path}: cannot read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ScaleGMNError(f"{path}: not valid JSON: {error}") from None
+    found = files.read_json(path)
     if not isinstance(found, dict):
         raise ScaleGMNError(f"{path}: expected a JSON object, got {type(found).__name__}")
     return found
-
-
-def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Add one JSON object as a line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(value) + "\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a file of JSON objects; a line that a crash cut short is left out."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    content = files.read_bytes(path)
+    with believing(path):
+        found = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+    if not all(isinstance(line, dict) for line in found):
+        raise ScaleGMNError(f"{path}: expected a JSON object on every line")
+    return found
 
 
 def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:

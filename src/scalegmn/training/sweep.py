@@ -9,7 +9,6 @@ import os
 import random
 import re
 import statistics
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from ..cluster import connect, result
 from ..core.schema import strict
 from ..errors import ScaleGMNError
+from ..files import read_toml
 from ..tasks import task_class
 from .loop import DivergedError, train
 from .progress import Progress
@@ -64,12 +64,10 @@ def parse_grid(words: Sequence[str]) -> Grid:
 
 
 def _read_grid(path: Path) -> dict[str, Sequence[Any]]:
-    try:
-        table = tomllib.loads(find_file(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScaleGMNError(f"--grid: expected key=a,b,c or a TOML file, got {path} ({error.strerror})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ScaleGMNError(f"{path}: not valid TOML: {error}") from None
+    file = find_file(path)
+    if not file.exists():
+        raise ScaleGMNError(f"--grid: expected key=a,b,c or a TOML file, got {path} (no such file)")
+    table = read_toml(file)
     grid = flat(table)
     for key, values in grid.items():
         if not isinstance(values, list) or not values:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ..core.architecture import Segment
 from ..errors import ScaleGMNError
-from ..files import Array, write_atomically
+from ..files import Array, write_figure
 from .store.stats import per_neuron, segment_name
 from .store.zoo import Zoo
 
@@ -51,7 +50,7 @@ def plot_distributions(zoo: Zoo, path: str | Path, *, architecture: int = 0) -> 
     grid[1, 0].set_ylabel("length per neuron", fontsize=9)
     _metric(bottom.subplots(), zoo)
     figure.suptitle(f"{zoo.path.name}: {len(zoo):,} networks, {a}", fontsize=10)
-    _save(figure, path)
+    write_figure(path, figure, dpi=130)
 
 
 def _weights(ax: Axes, values: Array, segment: Segment, name: str) -> None:
@@ -118,7 +117,7 @@ def plot_sheet(zoo: Zoo, path: str | Path, *, count: int = 24, seed: int = 0) ->
         ax.set_title(_caption(zoo, int(chosen[i])), fontsize=8)
     what = "image left, INR right" if images is not None else "INRs"
     figure.suptitle(f"{zoo.path.name}: {what}", fontsize=10)
-    _save(figure, path)
+    write_figure(path, figure, dpi=130)
 
 
 def _beside(image: Array, painted: Array) -> Array:
@@ -143,12 +142,3 @@ def _quiet(ax: Axes, *, keep_counts: bool = False) -> None:
     if not keep_counts:
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
-
-
-def _save(figure: Figure, path: str | Path) -> None:
-    path, buffer = Path(path), io.BytesIO()
-    try:
-        figure.savefig(buffer, dpi=130, format=path.suffix[1:] or "png")
-    except ValueError as error:
-        raise ScaleGMNError(f"plot: cannot write {path} ({error})") from error
-    write_atomically(path, buffer.getvalue())

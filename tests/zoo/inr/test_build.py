@@ -30,6 +30,7 @@ from scalegmn.training.augment import MoveAugment, NoiseAugment, ScaleAugment
 from scalegmn.zoo.cnn.build import Budget, build_cnn_zoo
 from scalegmn.zoo.images.collections import Images, load_images
 from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.store.combine import combine
 from scalegmn.zoo.store.splits import select
 from scalegmn.zoo.store.verify import verify
 from scalegmn.zoo.store.writer import header_hash
@@ -259,6 +260,7 @@ def test_memory_does_not_grow_with_the_count(tmp_path: Path) -> None:
     program = """
 import resource, sys
 from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.store.combine import combine
 from scalegmn.zoo.images.collections import load_images
 for views in (2, 6):
     build_inr_zoo(load_images("digits"), f"{sys.argv[1]}/{views}", fit=Fit(hidden=(64, 64), steps=1), views=views)
@@ -393,3 +395,21 @@ def test_only_networks_of_coordinates_are_moved() -> None:
 def test_bad_strengths_are_refused(make: object) -> None:
     with pytest.raises(ScaleGMNError, match="expected a"):
         make()  # type: ignore[operator]
+
+
+def test_zoos_of_one_split_can_be_combined_with_others(tmp_path: Path) -> None:
+    digits, fit = load_images("digits"), Fit(hidden=(4,), steps=1)
+    parts = [
+        build_inr_zoo(digits, tmp_path / f"{split}{seed}", fit=fit, count=40, split=split, seed=seed)
+        for split, seed in (("train", 1), ("val", 1), ("train", 2))
+    ]
+    assert [zoo.splits for zoo in parts] == [("train",), ("val",), ("train",)]
+    assert not torch.equal(parts[0].stored_images(), parts[2].stored_images())
+    both = combine(parts, tmp_path / "both")
+    assert (len(both.split("train")), len(both.split("val"))) == (80, 40)
+    # Zoos that choose splits for themselves share images across them.
+    careless = [build_inr_zoo(digits, tmp_path / f"c{seed}", fit=fit, count=400, seed=seed) for seed in (1, 2)]
+    with pytest.raises(ScaleGMNError, match="training images"):
+        combine(careless, tmp_path / "refused")
+    with pytest.raises(ScaleGMNError, match="expected train, val or test, got 'x'"):
+        build_inr_zoo(digits, tmp_path / "x", fit=fit, split="x")

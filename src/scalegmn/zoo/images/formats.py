@@ -6,6 +6,7 @@ one line that names it.
 
 import gzip
 import io
+import math
 import zlib
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,9 +45,9 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if len(data) < 4 or data[:3] != b"\x00\x00\x08" or data[3] not in (1, 2, 3, 4):
         raise ScaleGMNError(f"{path}: expected an IDX file of unsigned bytes, got one that starts with {data[:4]!r}")
     start = 4 + 4 * data[3]
-    sizes = tuple(int(n) for n in np.frombuffer(data[4:start], dtype=">u4"))
-    expected = int(np.prod(sizes, dtype=object))
-    if len(sizes) != data[3] or len(data) - start != expected:
+    sizes = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4))
+    expected = math.prod(sizes)
+    if len(data) - start != expected:
         raise ScaleGMNError(f"{path}: expected {expected} bytes of data for sizes {sizes}, got {len(data) - start}")
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(sizes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from ...files import (
     MappedArrays,
     StoredFile,
     alone,
+    hash_file,
     make_directory,
     pack,
     read_json,
@@ -95,16 +97,28 @@ class ZooWriter:
             self._refuse_other(_read(header, "arguments"), "holds a zoo made")
             self._clean()
             return True
-        if not journal.exists():
-            if any(p for p in self.path.iterdir() if p.name != f".{JOURNAL}.tmp"):
-                raise ScaleGMNError(f"out: {self.path} is not empty and not a zoo; give another directory")
-            write_json(journal, self.arguments)
-        self._refuse_other(_read(journal), "was begun")
-        # Released when the zoo is finished or the writer is gone.
+        if not journal.exists() and any(self.path.iterdir()):
+            raise ScaleGMNError(f"out: {self.path} is not empty and not a zoo; give another directory")
+        # Released when the zoo is finished or the writer is gone. The lock comes before the content: of two processes
+        # that begin at once, the other sees that it is held.
         held = ExitStack()
         held.enter_context(alone(journal, f"out: another process is building {self.path}; wait for it"))
         self._unlock = weakref.finalize(self, held.close)
+        if not journal.stat().st_size:
+            self._note(journal)
+        self._refuse_other(_read(journal), "was begun")
         return False
+
+    def _note(self, journal: Path) -> None:
+        """Write the arguments into the locked journal itself: another file in its place would not be locked."""
+        try:
+            with journal.open("w", encoding="utf-8") as file:
+                file.write(json.dumps(self.arguments, indent=1) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            journal.unlink()
+            raise ScaleGMNError(f"{journal}: cannot be written ({error.strerror}); nothing was begun") from error
 
     def _refuse_other(self, before: Json, what: str) -> None:
         now = self.arguments
@@ -116,14 +130,7 @@ class ZooWriter:
             raise ScaleGMNError(f"out: {self.path} {what} with {old}, now {new}; give another directory")
 
     def _complete_parts(self) -> list[Json]:
-        found: list[Json] = []
-        for path in sorted(self.path.glob("part-*.safetensors")):
-            note = MappedArrays(path).note
-            shard = self.path / note["file"]
-            if path.name != _part(len(found)) or not shard.exists() or shard.stat().st_size != note["bytes"]:
-                break
-            found.append(note)
-        return found
+        return complete_parts(self.path)
 
     # -- shards ------------------------------------------------------------------------------------------------
 
@@ -160,6 +167,7 @@ class ZooWriter:
             "columns": list(arrays),
             "categories": categories,
         }
+        note["part_sha256"] = _part_hash(note, arrays)
         # The part is written second: where it exists, the weights do as well.
         write_atomically(self.path / _part(self.shards), pack(arrays, note))
         self.parts.append(note)
@@ -226,6 +234,40 @@ class ZooWriter:
             path.unlink(missing_ok=True)
         if self._unlock is not None:
             self._unlock()
+
+
+def complete_parts(path: Path) -> list[Json]:
+    """What is noted about each shard of an unfinished zoo, up to the first that is missing or damaged.
+
+    Arguments:
+        path: Of its directory.
+    """
+    found: list[Json] = []
+    for part in sorted(path.glob("part-*.safetensors")):
+        try:
+            table = MappedArrays(part)
+            note = table.note
+            stored = from_json(StoredFile, {k: note[k] for k in ("file", "bytes", "sha256")}, part.name)
+            shard = path / f"parameters-{len(found):05d}.safetensors"
+            # Those that an older version began do not say how their table was.
+            known = note.get("part_sha256")
+            whole = stored.file == shard.name and known in (None, _part_hash(note, table))
+            whole = whole and hash_file(shard) == stored.sha256
+        except (ScaleGMNError, KeyError, TypeError, AttributeError):
+            break
+        if part.name != _part(len(found)) or not whole:
+            break
+        found.append(note)
+    return found
+
+
+def _part_hash(note: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    """The SHA-256 of a part of the table and of all that is noted in it."""
+    rest = {name: value for name, value in note.items() if name != "part_sha256"}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(name.encode() + arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def header_hash(header: Mapping[str, Any]) -> str:

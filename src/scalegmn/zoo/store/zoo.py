@@ -54,6 +54,11 @@ class Zoo:
         self.architectures = tuple(architecture_from_json(a) for a in header["architectures"])
         self.canvas = None if header["canvas"] is None else from_json(Canvas, header["canvas"], "canvas")
         self._shards: list[Json] = header["shards"]
+        if not all(isinstance(header[name], dict) for name in ("arguments", "notes", "categories")):
+            raise ScaleGMNError(f"zoo: {path / HEADER} is inconsistent; `scalegmn zoo verify` says where")
+        for names in (*header["categories"].values(), [self.kind, header["sha256"]]):
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ScaleGMNError(f"zoo: {path / HEADER} is inconsistent; `scalegmn zoo verify` says where")
         for stored in stored_files(header):
             if Path(stored.file).name != stored.file:
                 raise ScaleGMNError(f"zoo: {path / HEADER} names {stored.file!r}, which leads out of the zoo; refused")
@@ -118,7 +123,16 @@ class Zoo:
 
     @cached_property
     def _table(self) -> MappedArrays:
-        return MappedArrays(self.path / self.header["table"]["file"])
+        table = MappedArrays(self.path / self.header["table"]["file"])
+        for name, column in table.items():
+            if column.shape != (len(self),):
+                found = f"column {name!r} of shape {column.shape}, expected ({len(self)},)"
+                raise ScaleGMNError(f"zoo: {table.path} has {found}; `scalegmn zoo verify` says more")
+        for name, names in self.header["categories"].items():
+            codes = table.get(name)
+            if codes is None or not _within(codes, len(names)):
+                raise ScaleGMNError(f"zoo: {table.path} has codes in {name!r} that stand for no name; it is damaged")
+        return table
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -239,6 +253,8 @@ class Zoo:
         """The images that networks were fitted to (B, H, W, C) uint8."""
         if not self.has_images:
             raise ScaleGMNError(f"zoo: {self.path} holds no images")
+        if "image" not in self._table or not _within(self._table["image"], len(self._images["images"])):
+            raise ScaleGMNError(f"zoo: {self.path} does not say which image belongs to which network; it is damaged")
         rows = self._table["image"][self._numbers(indices)]
         return torch.from_numpy(self._images["images"][rows])
 
@@ -248,7 +264,12 @@ class Zoo:
 
     @cached_property
     def _images(self) -> MappedArrays:
-        return MappedArrays(self.path / self.header["images"]["file"])
+        found = MappedArrays(self.path / self.header["images"]["file"])
+        pictures = found.get("images")
+        sides = None if self.canvas is None else (self.canvas.height, self.canvas.width, self.canvas.channels)
+        if pictures is None or pictures.dtype != np.uint8 or pictures.shape[1:] != (sides or pictures.shape[1:4]):
+            raise ScaleGMNError(f"zoo: {found.path} does not hold the images of these networks; it is damaged")
+        return found
 
     def grid(self) -> Tensor:
         """The coordinates at which INRs give the pixels of their image (H * W, 2)."""
@@ -316,6 +337,11 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[i] for i in range(len(self)))
+
+
+def _within(numbers: Array, end: int) -> bool:
+    """Whether all are whole numbers from 0 to below `end`."""
+    return numbers.dtype.kind in "iu" and (not len(numbers) or (numbers.min() >= 0 and numbers.max() < end))
 
 
 def read_header(path: Path) -> Json:
