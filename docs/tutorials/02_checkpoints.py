@@ -131,7 +131,7 @@ axis.set_ylabel("predicted from the weights")
 # %%
 model, accuracy = trained(seed=100_000)
 torch.save(model.state_dict(), "new.pt")
-(answer,) = predictor.predict("new.pt")
+(answer,) = predictor.predict("new.pt", activation="relu")
 print(f"predicted {answer['label']:.3f}, true {accuracy:.3f}")
 
 # %% [markdown]
