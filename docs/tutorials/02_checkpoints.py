@@ -126,7 +126,7 @@ axis.set_ylabel("predicted from the weights")
 # ## Ask about a file
 #
 # A path is enough; so is a module, a state dict, or a list of those. On the command line: `scalegmn predict run
-# new.pt`.
+# new.pt --activation relu`.
 
 # %%
 model, accuracy = trained(seed=100_000)
