@@ -103,8 +103,8 @@ def test_a_whole_module_is_refused_with_advice(tmp_path: Path) -> None:
         ("empty.safetensors", b"", "the file is empty"),
         ("text.pt", b"weights: none\n", "not one that torch.save wrote"),
         ("numbers.pt", pickle.dumps({"a": 1}), "not one that torch.save wrote"),
-        ("text.safetensors", b"weights: none\n", "nor safetensors or Keras"),
-        ("model.onnx", b"123", "nor safetensors or Keras"),
+        ("text.safetensors", b"weights: none\n", "nor safetensors, Keras or ONNX"),
+        ("model.onnx", b"123", "nor safetensors, Keras or ONNX"),
     ],
 )
 def test_not_a_checkpoint(tmp_path: Path, name: str, content: bytes, message: str) -> None:

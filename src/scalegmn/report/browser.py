@@ -156,7 +156,9 @@ class _Watch(TorchDispatchMode):
                 product = self._step("matmul", result, given(*args[1:]))
                 return self._step("add", result, [*given(args[0]), product])
             case "native_layer_norm" if len(args[1]) == 1:
-                x, _, weight, bias, eps = args
+                x, shape, weight, bias, eps = args
+                weight = torch.ones(shape) if weight is None else weight
+                bias = torch.zeros(shape) if bias is None else bias
                 return self._step("norm", result, given(x, weight, bias), eps)
             case "cat":
                 return self._step("cat", result, given(*args[0]), (args[1] if len(args) > 1 else 0) % result.dim())

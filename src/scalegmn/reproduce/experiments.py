@@ -196,7 +196,8 @@ def experiments(
         place: The scale, and where its zoos are.
         minutes: Of each run, instead of what the recipe says.
 
-    >>>     >>> (found,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, Place("small", Path("zoos"), None))
+    >>> from pathlib import Path
+    >>> (found,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, Place("small", Path("zoos"), None))
     >>> found.recipe.zoo, found.recipe.model.name, found.recipe.training.minutes
     ('zoos/mnist', 'scalegmn', 4.0)
     """
