@@ -67,7 +67,7 @@ dist: $(VENV)/.installed
 	$(BIN)/python docs/tools/contents.py dist/*.whl
 	$(PYTHON) -m venv $(CLEAN)
 	$(CLEAN)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt dist/*.whl
-	cd $(CLEAN) && bin/scalegmn demo --quick
+	cd $(CLEAN) && bin/scalegmn models --pretrained && bin/scalegmn demo --quick
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache build dist site

@@ -126,12 +126,12 @@ axis.set_ylabel("predicted from the weights")
 # ## Ask about a file
 #
 # A path is enough; so is a module, a state dict, or a list of those. On the command line: `scalegmn predict run
-# new.pt`.
+# new.pt --activation relu`.
 
 # %%
 model, accuracy = trained(seed=100_000)
 torch.save(model.state_dict(), "new.pt")
-(answer,) = predictor.predict("new.pt")
+(answer,) = predictor.predict("new.pt", activation="relu")
 print(f"predicted {answer['label']:.3f}, true {accuracy:.3f}")
 
 # %% [markdown]

@@ -201,7 +201,7 @@ def test_complaints(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected at least 2 to merge" in complaint(capsys, "merge", a, "-o", out, *RELU)
     assert "expected 2 to interpolate" in complaint(capsys, "merge", a, b, a, "-o", out, "--how", "interpolate", *RELU)
     (files / "x.npy").write_bytes(b"nothing")
-    assert "cannot be read as an array" in complaint(
+    assert "not a readable .npy file" in complaint(
         capsys, "merge", a, b, "-o", out, "--data", files / "x.npy", *RELU
     )
     assert "expected inputs (N, ...)" in complaint(capsys, "merge", a, b, "-o", out, "--data", a, *RELU)

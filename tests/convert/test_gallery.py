@@ -11,7 +11,7 @@ from convert.gallery import GALLERY, Example, SelfAttention, build, randomise
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from scalegmn.core.architecture import Architecture
+from scalegmn.core.architecture import Architecture, Skip, Sum
 from scalegmn.core.canonical import canonicalize
 from scalegmn.core.groups import NonZeroScale
 from scalegmn.core.networks import Networks
@@ -114,6 +114,69 @@ def test_groups_move_as_wholes() -> None:
     assert (source.heads, target.heads) == (4, 4)
     assert source.head_slot == target.head_slot
     assert source.slot != target.slot
+
+
+def test_depthwise_filters_tie_order_and_leave_factors() -> None:
+    a = architecture("ConvNeXt")
+    (patch,), (filtered,), (normed,) = a.blocks[1], a.blocks[2], a.blocks[3]
+    assert patch.slot == filtered.slot == normed.slot is not None
+    # The stream is read by filters of single channels alone, which absorb its factors; the LayerNorm's source has none.
+    assert (len(patch.scales), len(filtered.scales), len(normed.scales)) == (1, 0, 1)
+    bare = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    one, two = (blocks[0] for blocks in Networks.from_modules([bare]).architecture.blocks[1:3])
+    assert one.slot == two.slot
+    assert {v for v, _ in one.scales}.isdisjoint({v for v, _ in two.scales})
+    assert len(one.scales) == len(two.scales) == 1
+
+
+def test_normalisations_of_maps() -> None:
+    a = architecture("InstanceNorm and upsampling")
+    (before,), (after,) = a.blocks[1], a.blocks[2]
+    assert (before.scales, len(before.signs)) == ((), 1)  # each channel is normalised alone: its sign stays free
+    assert (len(after.scales), before.slot) == (1, after.slot)
+    bare = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    (before,), (after,) = Networks.from_modules([bare]).architecture.blocks[1:3]
+    assert (before.scales, before.signs) == ((), ())
+    assert before.heads == after.heads == 2
+    assert len(after.scales) == 1
+
+
+def test_fixed_features_stay_where_they_are() -> None:
+    assert [b.slot for b in architecture("Fourier features").blocks[1]] == [None]
+    blurred = architecture("Fixed filter")
+    (before,), (after,) = blurred.blocks[1], blurred.blocks[2]
+    assert (before.slot, before.scales) == (after.slot, after.scales)  # the same filter for all channels
+    assert before.slot is not None
+
+
+def test_the_stream_of_a_transformer_is_one() -> None:
+    for name in ("TransformerEncoder, norm first", "ViT", "GPT"):
+        a = architecture(name)
+        stream = [b for blocks in a.blocks for b in blocks if b.slot == a.blocks[-2][0].slot]
+        assert len(stream) > 8
+        adding = [i for i in range(len(a.layers)) if any(isinstance(a.connections[c].map, Skip) and
+                  a.connections[c].map == Skip() for c in a.incoming[i]) and isinstance(a.layers[i].combine, Sum)]
+        assert len(adding) >= 4
+        assert all(a.blocks[i][0].scales == () and a.blocks[i][0].slot == stream[0].slot for i in adding)
+    encoder = architecture("TransformerEncoder, norm first")
+    layers = zip(encoder.layers, encoder.blocks, strict=True)
+    hidden = [blocks[0] for layer, blocks in layers if layer.activation.name == "relu"]
+    assert [(len(b.scales), b.signs) for b in hidden] == [(1, ()), (1, ())]  # positive factors of their own
+
+
+def test_tokens_and_positions_are_free_tables() -> None:
+    """What an embedding writes to has the symmetry of its readers: here the residual stream, without factors."""
+    a = architecture("GPT")
+    (first,) = a.blocks[a.connections[a.outgoing[0][0]].target]
+    assert first.slot == a.blocks[-2][0].slot
+    assert first.scales == ()
+    module = nn.Sequential(nn.Embedding(5, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    networks = Networks.from_modules([module])
+    assert networks.architecture.blocks[1][0].signs == (0,)
+    tokens = torch.arange(5)
+    moved = Transform.sample(networks.architecture, 1).apply(networks)
+    found = moved.evaluate(nn.functional.one_hot(tokens).double())
+    torch.testing.assert_close(found[0], module(tokens).detach(), **CLOSE)
 
 
 def test_shared_weights_share_slots() -> None:

@@ -25,7 +25,7 @@ print(len(pictures), text, sep="\\n")
 def render(script: Path) -> str:
     environment = os.environ | {"SCALEGMN_QUICK": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"}
     command = [sys.executable, "-c", RENDER, str(TOOLS), str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

@@ -26,6 +26,11 @@ from scalegmn.nn.paper import Outer
 RULES = ("symmetrise", "absolute")
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
 

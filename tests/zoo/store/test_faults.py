@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +120,27 @@ def test_what_was_there_stays_when_the_disk_is_full(tmp_path: Path, suffix: str)
     assert list(tmp_path.iterdir()) == [path]
     save()
     assert path.read_bytes() != b"precious"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real disk of 64 kB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_no_space_left_names_the_file_and_keeps_the_old_one(small_disk: Path) -> None:
+    path = small_disk / "file.bin"
+    write_atomically(path, b"precious")
+    with pytest.raises(ScaleGMNError, match=r"file\.bin: cannot be written \(No space left on device\)"):
+        write_atomically(path, bytes(1 << 20))
+    assert path.read_bytes() == b"precious"
+    assert list(small_disk.iterdir()) == [path]
 
 
 def test_a_fresh_directory_belongs_to_one_process(tmp_path: Path) -> None:
