@@ -1,7 +1,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e
+# The variable, unlike the option -c, also decides what the package is built with.
+INSTALL = PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -qq --disable-pip-version-check -e
 JOBS ?= 2
 
 .PHONY: setup demo test docs dist fuzz sanitize clean

@@ -14,10 +14,10 @@ from unittest import mock
 
 from torch import Tensor
 
+from scalegmn.bench.scalegmn import Case, siren
 from scalegmn.core.networks import Networks
-from scalegmn.models.bench import Case, siren
 from scalegmn.models.scalegmn import ScaleGMNSpec
-from scalegmn.native import library as kernels
+from scalegmn.native import library
 from scalegmn.native import net as fused
 from scalegmn.native.formula import Edge
 from scalegmn.native.memory import keep_memory
@@ -67,7 +67,7 @@ def switches(width: int) -> dict[str, Callable[[], AbstractContextManager[object
     stored = width > fused.RECOMPUTE
     return {
         "everything": nullcontext,
-        "kernels off": kernels.disabled,
+        "kernels off": library.disabled,
         "all states computed": all_states,
         "first edge state dense": dense_edges,
         "products computed again" if stored else "products stored": lambda: recompute(1024 if stored else 0),

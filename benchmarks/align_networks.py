@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +18,13 @@ from torch.nn import functional as F
 from scalegmn.core.networks import Networks
 from scalegmn.zoo.images.collections import load_images
 
+Row = dict[str, Any]
 CLASSES = 10
+
+
+def say(words: str) -> None:
+    """One line on stderr: what is going on."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {words}\n")
 
 
 class Sine(nn.Module):
@@ -55,12 +65,15 @@ class Residual(nn.Module):
 
 @dataclass(frozen=True)
 class Data:
-    """Images and labels, in parts for training and test."""
+    """Images and labels, in parts for training and test; and a folder that keeps what was trained on them."""
 
+    name: str
     x: Tensor
     y: Tensor
     test_x: Tensor
     test_y: Tensor
+    cache: Path | None = None
+    only: str = ""  # a part of the names of families
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ class Family:
         return x.flatten(1) if self.flat else x
 
 
-def load(images: str, root: Path | None, count: int = 2000) -> Data:
+def load(images: str, root: Path | None, cache: Path | None = None, only: str = "", count: int = 2000) -> Data:
     """Images of a collection: the digits that come with scikit-learn, or others under `root`."""
 
     def part(split: str) -> tuple[Tensor, Tensor]:
@@ -96,9 +109,9 @@ def load(images: str, root: Path | None, count: int = 2000) -> Data:
         return 2 * pixels.contiguous() - 1, torch.from_numpy(found.labels[:count]).long()
 
     if images != "digits":
-        return Data(*part("train"), *part("test"))
+        return Data(images, *part("train"), *part("test"), cache, only)
     x, y = part("all")
-    return Data(x[:1400], y[:1400], x[1400:], y[1400:])
+    return Data(images, x[:1400], y[:1400], x[1400:], y[1400:], cache, only)
 
 
 def families(data: Data) -> list[Family]:
@@ -123,11 +136,26 @@ def families(data: Data) -> list[Family]:
             return Residual(channels, width, act)
 
         found += [
-            Family(f"{name} MLP", mlp, 32, flat=True, epochs=12),
-            Family(f"{name} CNN", cnn, 16, flat=False, epochs=8),
-            Family(f"{name} residual CNN, BatchNorm", residual, 16, flat=False, epochs=4),
+            Family(f"{name} MLP", mlp, 32, flat=True, epochs=20),
+            Family(f"{name} CNN", cnn, 16, flat=False, epochs=24),
+            Family(f"{name} residual CNN, BatchNorm", residual, 16, flat=False, epochs=6),
         ]
-    return found
+    return [family for family in found if data.only in family.name]
+
+
+def vgg(data: Data) -> Family:
+    """Pairs of convolutions with BatchNorm, pooled, then two linear layers: nothing but a chain."""
+    channels = data.x.shape[1]
+
+    def make(width: int) -> nn.Module:
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((channels, width), (width, width), (width, 2 * width), (2 * width, 2 * width)):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+            layers += [nn.MaxPool2d(2)] if inputs == outputs else []
+        linear = [nn.Linear(2 * width, 2 * width), nn.ReLU(), nn.Linear(2 * width, CLASSES)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *linear)
+
+    return Family("relu VGG, BatchNorm", make, 16, flat=False, epochs=6)
 
 
 def train(module: nn.Module, family: Family, data: Data, seed: int, epochs: int | None = None) -> nn.Module:
@@ -144,15 +172,36 @@ def train(module: nn.Module, family: Family, data: Data, seed: int, epochs: int 
     return module.eval()
 
 
-_TRAINED: dict[tuple[str, int, int], nn.Module] = {}
+_TRAINED: dict[str, nn.Module] = {}
 
 
-def trained(family: Family, data: Data, seed: int, width: int | None = None) -> nn.Module:
-    """A network from a seed, trained once in a process."""
-    key = (family.name, seed, width or family.width)
+def trained(family: Family, data: Data, seed: int, width: int | None = None, *, tuned: int = 0) -> nn.Module:
+    """A network from a seed, trained once: what a process has trained, or finds in the cache, is not trained again.
+
+    Arguments:
+        family, data: What is trained on what.
+        seed: Of the first weights and of the order of images.
+        width: If not that of the family.
+        tuned: Epochs of fine-tuning after that, in another order.
+    """
+    width = width or family.width
+    key = f"{data.name} {family.name} {width} {family.epochs}+{tuned} {seed}"
     if key not in _TRAINED:
         torch.manual_seed(seed)
-        _TRAINED[key] = train(family.make(key[2]), family, data, seed)
+        module = family.make(width)
+        path = None if data.cache is None else data.cache / f"{key.replace(' ', '_')}.pt"
+        if path is not None and path.is_file():
+            module.load_state_dict(torch.load(path))
+        elif tuned:
+            module = train(trained(family, data, seed, width), family, data, seed + 500, epochs=tuned)
+        else:
+            module = train(module, family, data, seed)
+        if path is not None and not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            half = path.with_suffix(f".{os.getpid()}")
+            torch.save(module.state_dict(), half)
+            half.rename(path)
+        _TRAINED[key] = module.eval()
     return deepcopy(_TRAINED[key])
 
 

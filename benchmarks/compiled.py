@@ -9,10 +9,10 @@ import statistics
 import sys
 import time
 
-from scalegmn.models.base import Classifier
-from scalegmn.models.bench import Case, siren
+from scalegmn.bench.scalegmn import Case, siren
+from scalegmn.models.heads import Classifier
 from scalegmn.models.scalegmn import ScaleGMNSpec, ScaleGMNTrunk
-from scalegmn.native import library as kernels
+from scalegmn.native import library
 from scalegmn.native.memory import keep_memory
 
 WIDTH, BATCH, ROUNDS = 64, 32, 5
@@ -42,7 +42,7 @@ def main() -> None:
     times: dict[str, list[float]] = {"kernels": [], "plain torch": [], "compiled": []}
     for _ in range(ROUNDS):
         times["kernels"].append(seconds(model, case))
-        with kernels.disabled():
+        with library.disabled():
             times["plain torch"].append(seconds(model, case))
         times["compiled"].append(seconds(compiled, case))
     for name, values in times.items():

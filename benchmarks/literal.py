@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scalegmn.bench.scalegmn import Case, cases, measure, peak_mb, seconds_of, step_of
 from scalegmn.core.networks import Networks
-from scalegmn.models.bench import Case, cases, measure, peak_mb, seconds_of, step_of
 from scalegmn.native.memory import keep_memory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

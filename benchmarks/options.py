@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalegmn.bench.scalegmn import siren
 from scalegmn.core.networks import Networks
-from scalegmn.models.base import Editor
-from scalegmn.models.bench import siren
+from scalegmn.models.heads import Editor
 from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.native.memory import keep_memory
 from scalegmn.testing import random_networks

@@ -12,8 +12,8 @@ import time
 import torch
 from torch import nn
 
+from scalegmn.bench.scalegmn import siren
 from scalegmn.core.networks import Networks
-from scalegmn.models.bench import siren
 from scalegmn.models.registry import METHODS
 from scalegmn.native.memory import keep_memory
 

@@ -17,9 +17,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 
+from scalegmn.bench.scalegmn import edges, peak_mb, siren
 from scalegmn.core.networks import Networks
-from scalegmn.models.bench import edges, keep_memory, peak_mb, siren
 from scalegmn.models.scalegmn import ScaleGMN
+from scalegmn.native.memory import keep_memory
 
 
 def seconds_per_step(width: int, batch: int, h: int, repeats: int = 3) -> float:

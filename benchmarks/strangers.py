@@ -27,7 +27,8 @@ from torch import Tensor, nn
 import scalegmn
 from scalegmn.inference.trained import Trained
 from scalegmn.zoo.images.collections import Images, load_images
-from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.inr.build import build_inr_zoo
+from scalegmn.zoo.inr.conventions import Fit
 from scalegmn.zoo.store.zoo import Zoo
 
 Row = dict[str, Any]

@@ -22,7 +22,8 @@ import scalegmn
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.training.progress import Progress
-from scalegmn.zoo.store.zoo import Zoo, ZooWriter
+from scalegmn.zoo.store.writer import ZooWriter
+from scalegmn.zoo.store.zoo import Zoo
 
 SEEN, UNSEEN = (8, 16, 32), (12, 24, 48)
 

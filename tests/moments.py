@@ -6,6 +6,7 @@ A moment is the n-th call of some kind in a forked process, counted by the inter
 
 from __future__ import annotations
 
+import gc
 import io
 import mmap
 import os
@@ -126,6 +127,8 @@ class Process:
 
     def _become(self, words: list[str], moment: Moment | None, fault: Fault, watched: bool, write_end: int) -> None:
         code = 1
+        # What the parent holds is not searched for garbage: that would copy all its memory.
+        gc.freeze()
         try:
             os.dup2(write_end, 2)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

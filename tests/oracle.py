@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from scalegmn.core.activations import Phi
 from scalegmn.core.groups import Group, Trivial, group
 from scalegmn.core.networks import Networks
-from scalegmn.models.base import Editor, InvariantModel, Regressor
+from scalegmn.models.heads import Editor, InvariantModel, Regressor
 from scalegmn.models.scalegmn import ScaleGMNTrunk
 
 
@@ -46,7 +46,7 @@ class Oracle:
         self.p: dict[str, Tensor] = {name.removeprefix("trunk."): tensor for name, tensor in named.items()}
         self.model = model
         self.flow, self.skip, self.depth = body.backward, body.skip, len(body.layers)
-        self.sign, self.aggregate = body.style.sign, body.style.aggregate
+        self.sign, self.aggregate = body.style.nets.sign, body.style.aggregate
         self.everywhere = body.style.positions > 0
         self.kernel = body.init.kernels.shape
         self.trivial = model.trunk.spec.symmetry == "permutations"

@@ -19,7 +19,7 @@ from scalegmn.core.activations import Phi
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.groups import Group, Trivial, group
 from scalegmn.core.networks import Networks
-from scalegmn.models.base import Editor, InvariantModel, Regressor
+from scalegmn.models.heads import Editor, InvariantModel, Regressor
 from scalegmn.models.scalegmn import ScaleGMNTrunk
 
 Vertex = tuple[int, int]

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "scalegmn"
 
 ORDER = (
     "errors < files < cluster < core < convert < testing < native < nn < theorem < alignment < models < audit < zoo "
-    "< tasks < training < inference < report < reproduce < cli"
+    "< tasks < training < bench < inference < report < reproduce < cli"
 )
 LEVEL = {name.strip(): level for level, names in enumerate(ORDER.split("<")) for name in names.split(",")}
 UNRESTRICTED = {"cli", "__main__", "__init__"}
@@ -93,7 +93,7 @@ def test_documentation_names_every_module() -> None:
         ("nn/blocks.py", "from ..training import loop", "nn imports training"),
         ("nn/blocks.py", "from scalegmn import Networks", "from the module that defines it"),
         ("nn/blocks.py", "def f():\n    import scalegmn.zoo", "nn imports zoo"),
-        ("convert/fx.py", "from scalegmn.nn.scale import ScaleInvariant", "convert imports nn"),
+        ("convert/chain.py", "from scalegmn.nn.scale import ScaleInvariant", "convert imports nn"),
         ("helpers.py", "", "unknown module"),
     ],
 )

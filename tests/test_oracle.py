@@ -11,10 +11,10 @@ from oracle import Oracle
 from subjects import ARCHITECTURES, SIGNS, fresh, trained, transforms
 from torch import nn
 
-from scalegmn.audit import answer, residual
+from scalegmn.audit import output_of, residual
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
-from scalegmn.models.base import Editor, InvariantModel, Regressor
+from scalegmn.models.heads import Editor, InvariantModel, Regressor
 from scalegmn.models.scalegmn import GMN, ScaleGMN
 
 FLOWS = ("none", "shared", "reciprocal", "dual")
@@ -38,7 +38,7 @@ def scramble(model: nn.Module) -> None:
 
 def disagreement(model: InvariantModel | Editor, networks: Networks) -> float:
     """The largest relative error of values and of gradients."""
-    return agreement.disagreement(model, answer(model, networks), Oracle(model)(networks))
+    return agreement.disagreement(model, output_of(model, networks), Oracle(model)(networks))
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])

@@ -11,12 +11,12 @@ from paper_oracle import Arrow, PaperOracle, Vertex
 from subjects import ARCHITECTURES, fresh, transforms
 from torch import Tensor
 
-from scalegmn.audit import answer
+from scalegmn.audit import output_of
 from scalegmn.core.activations import Phi
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.base import Editor, InvariantModel, Regressor
+from scalegmn.models.heads import Editor, InvariantModel, Regressor
 from scalegmn.models.scalegmn import GMN, ScaleGMN
 
 SMALL: dict[str, Any] = {"form": "paper", "width": 5, "layers": 2}
@@ -32,7 +32,7 @@ def seed() -> None:
 
 
 def error(model: InvariantModel | Editor, networks: Networks, oracle: type[PaperOracle] = PaperOracle) -> float:
-    return disagreement(model, answer(model, networks), oracle(model)(networks))
+    return disagreement(model, output_of(model, networks), oracle(model)(networks))
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -76,8 +76,9 @@ LOADING = {
     "run": "from scalegmn.inference.trained import load\nload(data / 'run')",
     "checkpoint": "from scalegmn.core.networks import Networks\n"
     "Networks.from_files([data / 'net.pt'], activation='tanh')",
-    "evil": "from scalegmn.convert.files import read\n"
-    "try:\n    read(data / 'evil.pt')\nexcept ValueError as error:\n    assert 'was not loaded' in str(error)",
+    "evil": "from scalegmn.convert.formats.files import read_state_dict\n"
+    "try:\n    read_state_dict(data / 'evil.pt')\nexcept ValueError as error:\n"
+    "    assert 'was not loaded' in str(error)",
 }
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-from pathlib import Path
-
 import pytest
 import torch
 from strategies import generator, networks_of
@@ -250,10 +247,3 @@ def test_networks_are_reproducible_and_tame() -> None:
     r = one.responses(random_inputs(a, 50, generator=generator(1)))
     assert all(0.3 < float((30 * z).std()) < 3 for z in r.pre[1:3])
     assert random_networks(a, 2, dtype=torch.float32).dtype == torch.float32
-
-
-def test_the_examples_of_the_documentation_run() -> None:
-    path = Path(__file__).parents[1] / "docs" / "symmetry.md"
-    failed, tried = doctest.testfile(str(path), module_relative=False)
-    assert tried > 15
-    assert failed == 0

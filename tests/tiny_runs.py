@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, equal
 
+from scalegmn.files.tensors import read_tensors
 from scalegmn.training.recipe import Recipe, make_recipe
-from scalegmn.training.state import read_tensors
 
 
 def recipe_for(path: Path, **changes: Any) -> Recipe:

@@ -11,8 +11,10 @@ from sklearn.datasets import load_digits
 from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture, Connection, Layer
 from scalegmn.zoo.inr.canvas import Canvas
-from scalegmn.zoo.inr.fit import Fit, fit_inrs
-from scalegmn.zoo.store.zoo import Zoo, ZooWriter
+from scalegmn.zoo.inr.conventions import Fit
+from scalegmn.zoo.inr.fit import fit_inrs
+from scalegmn.zoo.store.writer import ZooWriter
+from scalegmn.zoo.store.zoo import Zoo
 
 
 def siren(hidden: int = 8) -> Architecture:

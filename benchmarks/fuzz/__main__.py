@@ -29,9 +29,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import corpus
 import mutate
-from cases import CASES, Case
+from cases import CASES, ROUND, Case
 from sandbox import Outcome, Sandbox, State, complaints, interruption, last
 
+# Large modules that libraries load when they are first used.
+AT_FIRST_USE = ("torch._dynamo", "sklearn.manifold", "onnx", "PIL.JpegImagePlugin", "safetensors.numpy")
 # What differs from run to run although nothing was interrupted: times.
 VOLATILE = ("results.json", "metrics.jsonl", "state.json", "sweep.json", "lock")
 
@@ -78,7 +80,7 @@ class Fuzzer:
 
     def trial(self, index: int) -> Trial:
         """Damage something, or choose a moment for a signal; run the command; judge what happened."""
-        case, rng = CASES[index % len(CASES)], random.Random(f"{self.seed} {index}")
+        case, rng = ROUND[index % len(ROUND)], random.Random(f"{self.seed} {index}")
         box = self.boxes[case.name]
         box.fresh()
         words = list(case.words)
@@ -143,7 +145,7 @@ def main() -> None:
 
 def _one(fuzzer: Fuzzer, index: int) -> None:
     """Try one input, show everything, and end."""
-    fuzzer.check(CASES[index % len(CASES)])
+    fuzzer.check(ROUND[index % len(ROUND)])
     found = fuzzer.trial(index)
     _say(found.line(fuzzer.seed) if found.failures else found.said)
     said = f"{found.outcome.stdout}{found.outcome.stderr}"
@@ -172,7 +174,7 @@ def _trials(source: Path, folder: Path, seed: int, seconds: float, jobs: int, ca
     """Try inputs in several processes until the time is up."""
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    chosen = [i for i, case in enumerate(CASES) if case.name in cases]
+    chosen = [i for i, case in enumerate(ROUND) if case.name in cases]
 
     def work(number: int) -> None:
         try:
@@ -186,12 +188,12 @@ def _trials(source: Path, folder: Path, seed: int, seconds: float, jobs: int, ca
         end, turn = time.monotonic() + seconds, number
         while time.monotonic() < end:
             around, place = divmod(turn, len(chosen))
-            case = CASES[chosen[place]]
+            case = ROUND[chosen[place]]
             problem = None if case.name in fuzzer.whole else fuzzer.check(case)
             if problem is not None:
                 queue.put(f"{case.name}: undamaged inputs give {problem}")
                 return
-            queue.put(fuzzer.trial(around * len(CASES) + chosen[place]))
+            queue.put(fuzzer.trial(around * len(ROUND) + chosen[place]))
             turn += jobs
         queue.put(None)
 
@@ -217,9 +219,10 @@ def _load() -> None:
     from scalegmn.native import library
 
     torch.set_num_threads(1)
-    for module in pkgutil.walk_packages(scalegmn.__path__, "scalegmn."):
+    ours = [module.name for module in pkgutil.walk_packages(scalegmn.__path__, "scalegmn.")]
+    for name in (*ours, *AT_FIRST_USE):
         try:
-            importlib.import_module(module.name)
+            importlib.import_module(name)
         except ImportError:
             continue
     for name in ("net", "fit", "cnn"):

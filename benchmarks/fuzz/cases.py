@@ -15,6 +15,7 @@ class Case:
         inputs: Files or folders that may be damaged.
         updates: Folders that the command may change.
         signals: Whether it is also interrupted, and then run again until its end.
+        turns: How often it comes up before all have had their turn.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Case:
     inputs: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
     signals: bool = False
+    turns: int = 1
 
     def needs(self, names: set[str]) -> list[str]:
         """What of the corpus, by the names at its top, the command sees."""
@@ -29,8 +31,10 @@ class Case:
         return sorted({part.partition("/")[0] for part in parts} & names)
 
 
-def _case(name: str, line: str, inputs: str = "", updates: str = "", *, signals: bool = False) -> Case:
-    return Case(name, tuple(line.split()), tuple(inputs.split()), tuple(updates.split()), signals)
+def _case(
+    name: str, line: str, inputs: str = "", updates: str = "", *, signals: bool = False, turns: int = 1
+) -> Case:
+    return Case(name, tuple(line.split()), tuple(inputs.split()), tuple(updates.split()), signals, turns)
 
 
 _TRAIN = "train classification.toml --out new"
@@ -50,10 +54,10 @@ CASES = [
     _case("merge", "merge mine/net0.pt mine/net1.pt -o out.pt --activation tanh --data inputs.npy", "mine inputs.npy"),
     _case("balance", "balance mine/net0.pt -o out.pt --activation tanh --int8 --data inputs.npy", "mine inputs.npy"),
     _case("dedupe", "dedupe mine --activation tanh --json", "mine"),
-    _case("zoo info", "zoo info zoo --json", "zoo"),
+    _case("zoo info", "zoo info zoo --json", "zoo", turns=8),
     _case("zoo info --plot", "zoo info zoo --plot out.png", "zoo"),
     _case("zoo show", "zoo show zoo --plot out.png --count 4", "zoo"),
-    _case("zoo verify", "zoo verify zoo", "zoo"),
+    _case("zoo verify", "zoo verify zoo", "zoo", turns=8),
     _case("zoo combine", "zoo combine zoo zoo --where label=0 --out new", "zoo"),
     _case("zoo build inr", _INR, "images.npz", "new", signals=True),
     _case("zoo build inr mnist", "zoo build inr --images mnist --root data --out new --hidden 4 --steps 3 --count 9",
@@ -70,15 +74,18 @@ CASES = [
     _case("zoo import checkpoints", _OWN, "mine labels.csv"),
     _case("train", _TRAIN, "classification.toml zoo", "new", signals=True),
     _case("train --resume", "train classification.toml --out half-run --resume", "half-run zoo", "half-run",
-          signals=True),
+          signals=True, turns=8),
     _case("sweep", _SWEEP, "classification.toml zoo", "new", signals=True),
     _case("evaluate", "evaluate classification-run --transform --json", "classification-run zoo"),
     _case("predict", "predict classification-run mine/net0.pt mine/net1.safetensors --json", "classification-run mine"),
     _case("predict folder", "predict classification-run mine --csv", "classification-run mine"),
     _case("embed", "embed classification-run mine/net0.pt -o out.npz", "classification-run mine"),
     _case("embed zoo", "embed classification-run zoo -o out.npz", "classification-run zoo"),
-    _case("edit", "edit editing-run mine/net0.pt -o out.pt --render out.png", "editing-run mine"),
+    _case("edit", "edit editing-run mine/net0.pt -o out.pt --render out.png", "editing-run mine", turns=8),
     _case("export", "export classification-run packed", "classification-run zoo", "packed"),
     _case("report", "report classification-run -o out.html --networks 4", "classification-run zoo"),
     _case("reproduce", "reproduce inr-classification --table-only --results results --json", "results"),
 ]  # fmt: skip
+
+# The order in which they come: those with more turns again and again.
+ROUND = [case for turn in range(max(case.turns for case in CASES)) for case in CASES if turn < case.turns]

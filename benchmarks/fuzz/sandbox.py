@@ -19,7 +19,6 @@ SECONDS = 30
 PATIENCE = 120.0
 MEMORY = 8 << 30
 DISK = 256 << 20
-LEFT_BEHIND = (".tmp", ".part", ".importing", ".unfinished")
 State = dict[str, tuple[int, str]]
 
 
@@ -83,9 +82,12 @@ class Sandbox:
     def run(self, words: list[str], kick: tuple[signal.Signals, float] | None = None) -> Outcome:
         """Run a command line in a forked process, and perhaps send it a signal after some seconds."""
         out, err = self.path.with_suffix(".stdout"), self.path.with_suffix(".stderr")
+        # Signals wait until the program is there to answer them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         child = os.fork()
         if child == 0:
-            _become(words, self.path, out, err)
+            _become(words, self.path, out, err, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         started, code = time.monotonic(), None
         while time.monotonic() < started + PATIENCE:
             found, status = os.waitpid(child, os.WNOHANG)
@@ -103,7 +105,7 @@ class Sandbox:
         return Outcome(code, out.read_text(errors="replace"), err.read_text(errors="replace"))
 
 
-def _become(words: list[str], folder: Path, out: Path, err: Path) -> None:
+def _become(words: list[str], folder: Path, out: Path, err: Path, unblocked: Iterable[int]) -> None:
     """Turn this process into `scalegmn words`; does not return."""
     code = 1
     try:
@@ -118,8 +120,11 @@ def _become(words: list[str], folder: Path, out: Path, err: Path) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         sys.argv = ["scalegmn", *words]
-        from scalegmn.__main__ import main
+        from scalegmn.__main__ import _leave, main
 
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _leave)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
@@ -144,11 +149,14 @@ def complaints(outcome: Outcome, before: State, after: State, updates: tuple[str
     found = _bad_end(outcome)
     if outcome.code == 2 and not last(outcome.stderr).startswith("error: "):
         found.append(f"refused with {last(outcome.stderr)!r}")
-    for name, state in before.items():
-        if after.get(name) != state and not name.startswith(updates or ("\0",)):
-            found.append(f"input {name} was changed")
-    if outcome.code not in (0, None):
-        found += [f"left {name} behind" for name in sorted(after.keys() - before.keys()) if _half(name, after[name][0])]
+    # A run that went on and then met a damaged network keeps the checkpoints that it made until then.
+    went_on = "continuing at step" in outcome.stderr
+    allowed = (updates if outcome.code != 2 or went_on else ()) or ("\0",)
+    refused = " and the command refused" if outcome.code == 2 else ""
+    found += [f"{n} was changed{refused}" for n in before if after.get(n) != before[n] and not n.startswith(allowed)]
+    if refused:
+        new = sorted(after.keys() - before.keys())
+        found += [f"refused and left {n} behind" for n in new if not n.startswith(allowed)]
     return found
 
 
@@ -172,10 +180,6 @@ def _bad_end(outcome: Outcome) -> list[str]:
     elif outcome.code not in (0, 2):
         found.append(f"exit code {outcome.code}: {last(outcome.stderr)}")
     return [*found, "a traceback"] if "Traceback" in outcome.stderr else found
-
-
-def _half(name: str, size: int) -> bool:
-    return any(part.endswith(LEFT_BEHIND) for part in Path(name).parts) or (size == 0 and Path(name).name != "lock")
 
 
 def last(text: str) -> str:

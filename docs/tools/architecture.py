@@ -64,7 +64,8 @@ ROOMS = {
     "training": Box(430, 366, 180, 96, "learn", "recipes, the loop,|checkpoints, sweeps"),
     "report": Box(20, 508, 190, 60, "people", "the page about runs"),
     "reproduce": Box(244, 508, 152, 60, "people", "the paper's tables"),
-    "cli": Box(430, 508, 590, 60, "people", "one file per command, over all of the above"),
+    "bench": Box(430, 508, 180, 60, "people", "how fast things are"),
+    "cli": Box(650, 508, 370, 60, "people", "one file per command, over all of the above"),
     "errors": Box(20, 596, 320, 48, "ground", ""),
     "files": Box(360, 596, 320, 48, "ground", ""),
     "cluster": Box(700, 596, 320, 48, "ground", ""),
@@ -96,6 +97,7 @@ ARROWS = (
     ("training", "right", 0.3, "models", "bottom", 0.08, "learn"),
     ("training", "bottom", 0.1, "report", "top", 0.8, "use"),
     ("training", "bottom", 0.1, "reproduce", "top", 0.8, "use"),
+    ("training", "bottom", 0.5, "bench", "top", 0.5, "use"),
 )
 STROKES = {"flow": ("#2f6fdf", 3.2), "learn": ("#2f8f62", 2.2), "use": ("#8b95a3", 1.4)}
 

@@ -78,7 +78,7 @@ def run(path: Path) -> list[Cell]:
                 if cell.markdown:
                     continue
                 # Empty lines in front, so that a traceback names the line of the file.
-                code = compile("\n" * cell.line + cell.text, str(path), "exec")
+                code = compile("\n" * cell.line + cell.text, str(path), "exec", dont_inherit=True)
                 with contextlib.redirect_stdout(io.StringIO()) as printed:
                     exec(code, names)
                 cell.printed = printed.getvalue()

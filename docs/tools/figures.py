@@ -25,7 +25,8 @@ from scalegmn.training.loop import train
 from scalegmn.training.recipe import make_recipe
 from scalegmn.training.run import Run
 from scalegmn.zoo.images.collections import load_images
-from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.inr.build import build_inr_zoo
+from scalegmn.zoo.inr.conventions import Fit
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # 1 · Networks that hold pictures, and their symmetries
 #
-# A network can *be* a picture: give it the position of a pixel, and it answers with the brightness there. Such
-# networks are called implicit neural representations (INRs). In this tutorial you fit one, change all of its weights
-# without changing the picture, train a model that reads pictures from weights and is not fooled by that, and let a
-# model that comes with the package read networks that you fitted.
+# A network can *be* a picture: give it the position of a pixel, and it answers with the brightness there. Such networks
+# are called implicit neural representations (INRs). In this tutorial you fit some, change all of their weights without
+# changing their pictures, train a model that recognises digits from weights and is not fooled by such changes, and let
+# a model that comes with the package read networks that you fitted.
 #
-# It takes about two minutes on a laptop. Everything runs on the CPU.
+# Running it takes a minute or two. Everything runs on the CPU.
 
 # %%
 import os
@@ -18,6 +18,7 @@ from scipy.ndimage import zoom
 
 import scalegmn
 from scalegmn import Networks, Transform
+from scalegmn.inference.trained import Trained
 from scalegmn.training.loop import train
 from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import make_recipe
@@ -31,8 +32,8 @@ quick = "SCALEGMN_QUICK" in os.environ  # smaller numbers, for the tests that ru
 # ## A folder of networks
 #
 # `build_inr_zoo` fits one small network to each picture. Here the pictures are the 8x8 digits that come with
-# scikit-learn, and the networks have two hidden layers of 32 sine neurons. What it writes is a *zoo*: a folder of
-# networks with a table of what is known about them.
+# scikit-learn, and the networks have two hidden layers of 32 sine neurons. The result is a *zoo*: a folder of networks
+# with a table of what is known about them.
 
 # %%
 zoo = build_inr_zoo(load_images("digits"), "digits", count=80 if quick else 600)
@@ -41,7 +42,7 @@ print("columns:", ", ".join(zoo.columns))
 print("one network:", zoo.architecture)
 
 # %% [markdown]
-# Each network is a row of 1,185 numbers. To see its picture, ask it about every pixel; `canvas` knows where the
+# Each network is a row of 1,185 numbers. To see its picture, evaluate it at every pixel; `zoo.canvas` knows where the
 # pixels are.
 
 # %%
@@ -58,9 +59,10 @@ for axis, picture, label in zip(axes, pictures, labels, strict=True):
 # %% [markdown]
 # ## Other weights, the same picture
 #
-# The hidden neurons of a layer have no order: swap two of them together with their weights, and nothing changes. And
-# since sin(-x) = -sin(x), you may flip the sign of all weights into a sine neuron if you flip those out of it as
-# well. For a ReLU neuron any positive factor would do. The library derives all this from the architecture:
+# The hidden neurons of a layer have no order: swap two of them together with their weights, and the network computes
+# the same function. And since sin(-x) = -sin(x), you may flip the signs of all weights into a sine neuron (and of its
+# bias) if you also flip those of the weights out of it. For a ReLU neuron any positive factor would do. The library
+# derives these symmetries from the architecture:
 
 # %%
 print(zoo.architecture.groups)
@@ -90,12 +92,12 @@ axes[0][1].set_title("picture")
 # ## Models that read weights
 #
 # Now train two models to say which digit a network draws, from its weights alone. The MLP takes the 1,185 numbers as
-# they come. ScaleGMN passes messages along the connections of the network and is built from layers that commute with
-# permutations and sign flips. A *recipe* describes a training; these two differ in the model alone.
+# they are. ScaleGMN passes messages along the connections of the network, and its layers respect permutations and sign
+# flips by construction. A *recipe* describes how a model is trained; the two recipes differ only in the model.
 
 
 # %%
-def fit(name: str, **options: object) -> scalegmn.inference.trained.Trained:
+def fit(name: str, **options: object) -> Trained:
     recipe = make_recipe(
         {
             "zoo": str(zoo.path),
@@ -115,9 +117,9 @@ readers = {
 }
 
 # %% [markdown]
-# ## Ask about the same picture again
+# ## The same pictures again
 #
-# The moved networks draw the same digits. A model that reads pictures from weights should say the same about them.
+# The transformed networks draw the same digits, so a good model gives the same answers about them.
 
 # %%
 for name, reader in readers.items():
@@ -126,21 +128,21 @@ for name, reader in readers.items():
     print(f"{name:9} before {before}\n{'':9} after  {after}")
 
 # %% [markdown]
-# ScaleGMN gives the same answers because it cannot do otherwise: its output does not change under these symmetries
-# except by rounding. The audit compares whole splits:
+# ScaleGMN gives the same answers because it cannot do otherwise: these symmetries change its outputs only by rounding.
+# `evaluate` with a `transform_seed` applies random symmetries to a whole split:
 
 # %%
 for name, reader in readers.items():
-    still, shaken = (reader.evaluate(zoo, transform_seed=seed).outputs for seed in (None, 0))
-    print(f"{name:9} largest change of an output: {(still - shaken).abs().max():.1e}")
+    before, after = (reader.evaluate(zoo, transform_seed=seed).outputs for seed in (None, 0))
+    print(f"{name:9} largest change of an output: {(before - after).abs().max():.1e}")
 
 # %% [markdown]
 # ## A model that comes with the package
 #
-# You need not train anything to try this. `scalegmn models --pretrained` lists trained models that are part of the
-# package; `mnist` reads networks that hold handwritten digits of 28x28 pixels. Let it read some that nobody has made
-# before: take one 8x8 digit of each class, enlarge it to the size of MNIST, and fit a network to it. The model has
-# seen neither these writers nor such blurred pictures, so do not expect it to be always right.
+# You need not train anything to read networks. `scalegmn models --pretrained` lists the trained models in the package;
+# `mnist` reads INRs of handwritten digits of 28x28 pixels. Let it read new ones: take one 8x8 digit of each class,
+# enlarge it to the size of MNIST, and fit a network to it. The model has seen neither these writers nor such blurred
+# pictures, so do not expect it to be right every time.
 
 # %%
 digits = load_images("digits")
@@ -157,8 +159,8 @@ for note in found.notes():
 answers = shipped.predict(found)
 
 # %% [markdown]
-# Above each picture is what the model says from the weights of its network. On the command line, with a file of
-# yours: `scalegmn predict mnist mine.pt`.
+# Above each picture is the model's answer from the weights of its network. On the command line, with a file of your
+# own: `scalegmn predict mnist mine.pt`.
 
 # %%
 figure, axes = plt.subplots(1, len(own), figsize=(9, 1.5))
@@ -168,7 +170,7 @@ for axis, picture, answer in zip(axes, own.canvas.render(own.batch()), answers, 
     axis.set_axis_off()
 
 # %% [markdown]
-# Shuffle the neurons of these networks, and the answers stay:
+# Shuffle the neurons of these networks, and the answers stay the same:
 
 # %%
 disguised = Transform.sample(own.architecture, len(own)).apply(own.batch())
@@ -180,6 +182,6 @@ assert [answer["label"] for answer in again] == [answer["label"] for answer in a
 # %% [markdown]
 # ## Where to go from here
 #
-# - [Tutorial 2](02_checkpoints.py): the same for a folder of your own checkpoints.
-# - [Tutorial 3](03_editing.py): change the picture by changing the weights.
-# - The page about [symmetry](../symmetry.md) has the rules for every activation.
+# - [Tutorial 2](02_checkpoints.py): predict something about your own checkpoints.
+# - [Tutorial 3](03_editing.py): change a picture by changing weights.
+# - [Symmetry](../symmetry.md) has the rules for every activation.

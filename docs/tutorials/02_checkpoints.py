@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 2 · From a folder of your own checkpoints to accuracy predictions
 #
-# How good is a network? Usually you run it on a test set. A metanetwork can tell from the weights alone. In this
-# tutorial you make a folder of checkpoints as it piles up in any project, turn it into a zoo, and train a model that
-# predicts the test accuracy of a checkpoint it has not seen, without running it.
+# How good is a network? Usually you run it on a test set. A metanetwork, a network that reads networks, can estimate it
+# from the weights alone. In this tutorial you make a folder of checkpoints like those that pile up in any project, turn
+# it into a zoo, and train a model that predicts the test accuracy of a checkpoint it has not seen, without running it.
 #
-# If you have a folder of checkpoints already, skip the first part. It takes about two minutes on a laptop.
+# If you already have a folder of checkpoints, skip the first part. Running it takes about a minute.
 
 # %%
 import csv
@@ -29,9 +29,9 @@ count = 40 if quick else 400
 # %% [markdown]
 # ## A folder of checkpoints
 #
-# Small classifiers of digits with different learning rates, different sizes of their first weights, and different
-# numbers of training images: some are good, some are not. Each is saved as a plain state dict, and a table holds its
-# test accuracy.
+# These are small classifiers of digits with different learning rates, different scales of their initial weights, and
+# different numbers of training images: some are good, some are not. Each is saved as a plain state dict, and a table
+# holds the test accuracies.
 
 # %%
 images, classes = load_digits(return_X_y=True)
@@ -76,9 +76,9 @@ print(f"{count} checkpoints with test accuracies from {min(accuracies):.2f} to {
 # %% [markdown]
 # ## A zoo
 #
-# `import_checkpoints` reads the folder and the table. A state dict does not say which activation stands between its
-# layers, so you do. For anything but a plain perceptron, give the module instead:
-# `Ways(likes={"classifier": classifier()})`. Nothing in the files is executed. On the command line:
+# `import_checkpoints` reads the folder and the table. A state dict does not contain the activation, so you say which it
+# is. For anything but a plain perceptron, give the module instead: `Ways(likes={"classifier": classifier()})`. Nothing
+# in the files is executed. On the command line:
 #
 #     scalegmn zoo import checkpoints checkpoints zoos/mine --labels labels.csv --activation relu
 
@@ -91,8 +91,9 @@ print("symmetries of the hidden layer:", zoo.architecture.groups[1])
 # %% [markdown]
 # ## Train a predictor
 #
-# The task is regression of the column `label`; `scalegmn-b` passes messages both ways through the networks. The
-# metric is Kendall's tau: how often the prediction puts two networks in the right order (1 is always, 0 is chance).
+# The task is regression of the column `label`; `scalegmn-b` passes messages in both directions through the networks.
+# The metric is Kendall's tau, which tells how often the predictions put two networks in the right order (1 is always, 0
+# is chance). On the command line, with the same recipe as a file:
 #
 #     scalegmn train RECIPE.toml --out runs/mine
 
@@ -111,7 +112,7 @@ print({name: round(value, 3) for name, value in results["test"].items()})
 # %% [markdown]
 # ## Look at it
 #
-# Each point is a checkpoint that was not used for training.
+# Each point is a test checkpoint, which was not used for training.
 
 # %%
 predictor = scalegmn.load("run")
@@ -125,8 +126,8 @@ axis.set_ylabel("predicted from the weights")
 # %% [markdown]
 # ## Ask about a file
 #
-# A path is enough; so is a module, a state dict, or a list of those. On the command line: `scalegmn predict run
-# new.pt --activation relu`.
+# `predict` takes a path, a module, a state dict, or a list of these. On the command line: `scalegmn predict run new.pt
+# --activation relu`.
 
 # %%
 model, accuracy = trained(seed=100_000)
@@ -135,8 +136,9 @@ torch.save(model.state_dict(), "new.pt")
 print(f"predicted {answer['label']:.3f}, true {accuracy:.3f}")
 
 # %% [markdown]
-# The answer belongs to the function, not to the file. Multiply a ReLU neuron by a factor and divide its outgoing
-# weights by it: the network is the same, and so is what the predictor says.
+# The answer depends on the function, not on how it is written down. Multiply the incoming weights and the bias of a
+# ReLU neuron by a factor and divide its outgoing weights by it: the network computes the same function, and the
+# prediction stays the same.
 
 # %%
 with torch.no_grad():
@@ -150,6 +152,6 @@ print(f"predicted {again['label']:.3f} after rescaling a neuron by 100")
 # ## Where to go from here
 #
 # - Your networks are not perceptrons? [Networks](../networks.md) lists what can be read: convolutions, residual
-#   connections, BatchNorm and more.
+#   connections, BatchNorm, attention and more.
 # - `scalegmn report run -o report.html` writes a page about the run, with a map of the checkpoints.
-# - [Zoos](../zoos.md) has the table's columns, splits and several architectures in one zoo.
+# - [Zoos](../zoos.md) describes the columns of the table, splits, and zoos of several architectures.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 3 · Edit a picture by editing weights
 #
-# In [tutorial 1](01_symmetries.py) networks held pictures. Here you change such a picture without looking at it: a
+# In [tutorial 1](01_symmetries.py) networks held pictures. Here you change such a picture by changing only weights: a
 # model reads the weights of a network and returns new weights, whose picture is *dilated*, that is, its strokes are
 # thicker. You train a small editor on digits and look at what it does.
 #
-# It takes about two minutes on a laptop.
+# Running it takes about a minute.
 
 # %%
 import os
@@ -29,10 +29,10 @@ zoo = build_inr_zoo(load_images("digits"), "digits", count=60 if quick else 600)
 print(zoo)
 
 # %% [markdown]
-# ## What is wanted
+# ## The goal
 #
-# The zoo keeps the picture that each network was fitted to. Dilation takes the brightest of the 3x3 pixels around
-# each one.
+# The zoo keeps the picture that each network was fitted to. Dilation replaces each pixel by the brightest of the 3x3
+# pixels around it.
 
 # %%
 test = zoo.split("test")[:6]
@@ -56,8 +56,8 @@ sheet(picture=before, dilated=torch.from_numpy(wanted))
 # %% [markdown]
 # ## Train an editor
 #
-# The editor sees weights only. Its loss is the difference between what the new network draws and the dilated picture,
-# and its output moves with its input: shuffle the neurons of a network, and the edited network is shuffled alike.
+# The editor sees weights only. Its loss is the difference between the picture of the new network and the dilated
+# picture. It is equivariant: shuffle the neurons of a network, and the edited network is shuffled in the same way.
 
 # %%
 recipe = make_recipe(
@@ -82,7 +82,7 @@ print(f"without an edit: {(zoo.canvas.render(networks) - targets).square().mean(
 # %% [markdown]
 # ## Look at it
 #
-# `edit` takes networks (or modules, state dicts, files) and returns the same kind of thing. On the command line:
+# `edit` takes networks (or modules, state dicts, files) and returns the same kind of object. On the command line:
 # `scalegmn edit run mine.pt --out edited.pt`.
 
 # %%
@@ -97,10 +97,10 @@ sheet(
 )
 
 # %% [markdown]
-# ## The edit belongs to the picture
+# ## The edit depends on the picture alone
 #
-# Move the networks along their symmetries and edit those. The result is the moved version of the first result: other
-# weights, and the same pictures.
+# Apply random symmetries to the networks and edit the results. You get the first edits with the same symmetries
+# applied: other weights, but the same pictures.
 
 # %%
 g = Transform.sample(zoo.architecture, len(networks))
@@ -112,7 +112,7 @@ assert difference < 1e-2
 # %% [markdown]
 # ## Where to go from here
 #
-# - An editor with `copies = 4` in its recipe writes four networks whose pictures are averaged, which is much better
-#   ([results](../results.md)).
-# - `target = "contrast"` is the other edit that comes with the library; a task of your own needs a loss and a metric
-#   ([training](../training.md)).
+# - An editor with `copies = 4` in its recipe writes four networks, whose pictures are averaged; the result is much
+#   better ([results](../results.md)).
+# - `target = "contrast"` is the other edit that comes with the library. A task of your own is a class with a loss and
+#   metrics ([training](../training.md)).

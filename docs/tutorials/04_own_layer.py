@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 4 · Write your own equivariant layer, and let the test kit find its mistake
 #
-# Suppose you have an idea for a layer that reads networks. Does it respect their symmetries? It is easy to believe so
-# and to be wrong. `scalegmn.testing` moves networks along random symmetries and compares; this tutorial builds a
-# small layer, gets it wrong twice, and mends it.
+# Suppose you have an idea for a layer that reads networks. Does it respect their symmetries? It is easy to think so and
+# be wrong. `scalegmn.testing` applies random symmetries and compares the results. In this tutorial you build a small
+# layer, get it wrong twice, and repair it. Running it takes a few seconds.
 
 # %%
 import os
@@ -25,10 +25,10 @@ networks = random_networks(relu, count)  # in float64, where mistakes and roundi
 # %% [markdown]
 # ## A first layer
 #
-# The layer shall give every hidden neuron a vector. A neuron of layer 1 has two incoming weights and a bias; a linear
-# map of them treats all neurons alike, so it commutes with permutations. A ReLU neuron may also be scaled: multiply
-# its incoming weights and its bias by q > 0, and its outgoing weights by 1/q. The vector should then be multiplied by
-# q as well.
+# The layer should compute a vector for every neuron of layer 1. Such a neuron has two incoming weights and a bias. A
+# linear map of them treats all neurons alike, so permuting the neurons permutes the vectors. A ReLU neuron can also be
+# scaled: multiply its incoming weights and its bias by q > 0, and its outgoing weights by 1/q. Its vector should then
+# be multiplied by q as well.
 
 
 # %%
@@ -47,8 +47,8 @@ class Neurons(nn.Module):
 
 
 # %% [markdown]
-# A `Transform` is one symmetry of each network. It knows how things move: `g.vertex(1, x)` permutes and scales
-# vectors of layer 1 as the neurons themselves. That is what `act` says.
+# A `Transform` g holds one symmetry for each network. `g.vertex(1, x)` permutes and scales the vectors x of layer 1
+# like the neurons themselves, so that is what should happen to the output of the layer: `act` tells the test kit.
 
 
 # %%
@@ -77,8 +77,8 @@ for name, options in (("permutations", {"scale": False}), ("scales", {"permute":
     print(f"{name:13} error {error.max():.1e}")
 
 # %% [markdown]
-# Permutations are fine, scales are not: the bias of the linear map is added whatever the size of the neuron. Without
-# it the layer is right.
+# Permutations are fine, scales are not: the linear map adds its own bias, whatever the scale of the neuron. Without
+# that bias the layer is right.
 
 
 # %%
@@ -95,13 +95,13 @@ check(Scaled())
 # %% [markdown]
 # ## A nonlinear layer
 #
-# A linear layer alone is not much. Put a SiLU behind it, and the symmetry is gone again, since SiLU(q x) is not q
-# SiLU(x):
+# A linear layer alone cannot do much. But apply a SiLU to its output, and the symmetry is broken again, since SiLU(q x)
+# is not q SiLU(x):
 
 
 # %%
 class Curved(Scaled):
-    """With a nonlinearity that knows sizes."""
+    """With a nonlinearity that depends on the scale."""
 
     def forward(self, networks: Networks) -> Tensor:
         return nn.functional.silu(super().forward(networks))
@@ -110,8 +110,8 @@ class Curved(Scaled):
 check(Curved())
 
 # %% [markdown]
-# The remedy of the paper: multiply the vector by a function that does *not* see the scale, because it reads the
-# vector divided by its length. `ScaleEquivariant` is this layer, and you can put it behind your own.
+# The paper's solution: multiply the vector by a function that does *not* see the scale, because it reads the vector
+# divided by its length. `ScaleEquivariant` is this layer, and you can apply it to the output of your own.
 
 # %%
 from scalegmn.nn.scale import ScaleEquivariant  # noqa: E402
@@ -134,8 +134,8 @@ check(Gated())
 # %% [markdown]
 # ## From neurons to one answer
 #
-# A model that says something about the whole network must not change at all. Lengths of vectors have scales in them,
-# so they must go; a sum over neurons removes the order.
+# A model that answers a question about the whole network must be invariant. Dividing each vector by its length removes
+# the scale, and a sum over neurons removes the order.
 
 
 # %%
@@ -164,7 +164,7 @@ for keep_scales in (True, False):
 # %% [markdown]
 # ## Is it too symmetric?
 #
-# A layer that always answers 0 passes every test above. So ask the opposite too: networks that compute different
+# A model that always answers 0 passes every test above. So test the opposite too: networks that compute different
 # functions should get different answers.
 
 # %%
@@ -174,6 +174,11 @@ print(f"{len(answers.detach().unique())} different answers about {count} network
 assert len(answers.unique()) == count
 
 # %% [markdown]
-# In a test file the two lines that matter are `assert_equivariant(layer, networks, act=...)` and
-# `assert_invariant(model, networks)`. They raise an AssertionError that names the network and the error, so pytest
-# needs nothing else. `scalegmn check` runs the same tests on every model of the library.
+# In a test file you need just two lines, `assert_equivariant(layer, networks, act=...)` and `assert_invariant(model,
+# networks)`. They raise an AssertionError that names the network and the size of the error. `scalegmn check` runs the
+# same tests on every model of the library.
+#
+# ## Where to go from here
+#
+# - [Tutorial 6](06_own_method.py): turn your layer into a method, and compare it with the others.
+# - [Symmetry](../symmetry.md) has the groups of all activations, and [the model](../model.md) the layers of ScaleGMN.

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 5 · Compare, align and merge two networks
 #
-# Two files with different weights: are they one network in disguise, relatives, or strangers? Train the same network
-# twice: can you average the two? Plain comparison of weights cannot answer this, because hidden neurons have no order
-# and ReLU neurons have no fixed size. In this tutorial you compare four checkpoints, undo a disguise, look at what
-# lies between two networks, and make one kinder to 8-bit numbers. Nothing is learned from other networks here: the
-# library only uses the symmetry of the architecture.
+# You have two files with different weights: are they the same network in disguise, relatives, or strangers? You trained
+# the same network twice: can you average the two? Comparing the weights as they are does not help, because hidden
+# neurons have no order and ReLU neurons have no fixed scale. In this tutorial you compare four checkpoints, undo a
+# disguise, look at what lies between two networks, merge them, and prepare a network for 8-bit weights. No model is
+# trained for this: the library only uses the symmetry of the architecture.
 #
-# It takes about a minute on a laptop.
+# Running it takes a few seconds.
 
 # %%
 import os
@@ -31,9 +31,9 @@ train_x, train_y, test_x, test_y = x[:1400], y[:1400], x[1400:], y[1400:]
 # %% [markdown]
 # ## Four checkpoints
 #
-# `first` and `second` are trained alike from different random weights. `disguised` is `first` with its hidden neurons
-# shuffled and rescaled: it computes the same function. `tuned` is `first`, trained a little longer and then disguised
-# too.
+# `first` and `second` are trained in the same way from different random weights. `disguised` is `first` with its hidden
+# neurons shuffled and rescaled: it computes the same function. `tuned` is `first`, trained a little longer and then
+# disguised as well.
 
 
 # %%
@@ -74,9 +74,8 @@ for name, network in {"first": a, **others}.items():
 # %% [markdown]
 # ## Are they the same network?
 #
-# `same` answers yes or no; `distance` is 0 for one network in two disguises and about 1 for strangers. Compare it with
-# the relative distance of the weights as they are stored: that one sees no difference between a disguise and a
-# stranger.
+# `same` answers yes or no; `distance` is 0 for two disguises of the same network and about 1 for strangers. The last
+# column is the relative distance of the weights as they are stored: it cannot tell a disguise from a stranger.
 
 # %%
 for name, network in others.items():
@@ -88,13 +87,13 @@ assert scalegmn.same(a, disguised)
 assert scalegmn.distance(a, c) < scalegmn.distance(a, b)
 
 # %% [markdown]
-# On the command line the same question is `scalegmn compare first.pt second.pt --activation relu`, and `scalegmn dedupe
-# FOLDER` asks it about all pairs in a folder.
+# On the command line, `scalegmn compare first.pt second.pt --activation relu` answers the same question, and `scalegmn
+# dedupe FOLDER` finds the copies in a folder.
 #
 # ## Undo the disguise
 #
-# `align` finds the permutation and the scales that bring one network onto another. Here is a part of the second weight
-# matrix of `first`, of the disguised copy as it is stored, and of the copy after alignment.
+# `align` finds the permutations and scales that bring one network as close as possible to another. The pictures show a
+# part of the second weight matrix of `first`, of the disguised copy as it is stored, and of the copy after alignment.
 
 # %%
 alignment = scalegmn.align(a, disguised)
@@ -113,10 +112,10 @@ print(f"largest difference of a weight after alignment: {left:.0e}")
 # %% [markdown]
 # ## What lies between two networks?
 #
-# Average the weights of `first` and `second`, and the result is much worse than both: the neurons do not
-# correspond. `barrier` measures a loss on the straight way from one network to the other: with the second network as
-# it is stored, with its neurons put in order, and with their scales set as well. `restored` also gives back to every
-# neuron on the way the mean and deviation that it has in the two networks.
+# Average the weights of `first` and `second`, and the result is much worse than both, because their neurons do not
+# correspond. `barrier` measures a loss along the straight line from one network to the other: with the second network
+# as it is stored, with its neurons permuted to match the first, and with their scales matched as well (aligned).
+# `restored` also corrects the mean and deviation of every neuron along the line to those in the two networks.
 
 # %%
 way = scalegmn.barrier(a, b, error, points=5 if quick else 15, inputs=train_x)
@@ -134,8 +133,8 @@ for name, height in way.heights.items():
 # %% [markdown]
 # ## Merge
 #
-# `merge` aligns and averages. The result is one network of the same size, here about as good as the two it was made
-# of. On the command line: `scalegmn merge first.pt second.pt -o merged.pt --activation relu`.
+# `merge` aligns and averages. The result is one network of the same size, here about as good as its two parents. On the
+# command line: `scalegmn merge first.pt second.pt -o merged.pt --activation relu`.
 
 # %%
 plain = a.replace((a.parameters + b.parameters) / 2)
@@ -146,11 +145,11 @@ if not quick:
     assert error(merged) < error(plain)
 
 # %% [markdown]
-# ## Kinder to 8 bits
+# ## Prepare for 8 bits
 #
-# With one step size per weight matrix, neurons whose weights are small lose most of their bits. The scales of ReLU
-# neurons are free, so choose them well: `balance` makes the ranges of neurons alike without changing the function. It
-# helps most where the scales are bad, as they are in the disguised copy.
+# When a weight matrix is rounded to 8 bits with a single step size, neurons with small weights lose most of their
+# precision. But the scales of ReLU neurons can be chosen freely: `balance` chooses them so that rounding
+# changes the outputs least. It helps most where the scales are bad, as in the disguised copy.
 
 # %%
 balanced = scalegmn.balance(disguised, int8=True, inputs=test_x)
@@ -169,6 +168,6 @@ axis.legend(frameon=False)
 # %% [markdown]
 # ## Where to go from here
 #
-# - [Compare and align](../align.md) has the definitions, all commands, and how well this works on residual CNNs with
+# - [Compare and align](../align.md) has the definitions, all commands, and measurements on residual CNNs with
 #   BatchNorm, tanh networks and SIRENs.
-# - `to_modules` and `to_state_dicts` of [networks](../networks.md) turn the results into what you started from.
+# - `to_modules` and `to_state_dicts` ([networks](../networks.md)) convert the results back to modules and state dicts.

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from scalegmn.inference.train import train as train
     from scalegmn.inference.trained import Trained as Trained
     from scalegmn.inference.trained import load as load
-    from scalegmn.models.base import Classifier as Classifier
-    from scalegmn.models.base import Editor as Editor
-    from scalegmn.models.base import Regressor as Regressor
+    from scalegmn.models.heads import Classifier as Classifier
+    from scalegmn.models.heads import Editor as Editor
+    from scalegmn.models.heads import Regressor as Regressor
     from scalegmn.models.scalegmn import ScaleGMN as ScaleGMN
     from scalegmn.zoo.store.zoo import Zoo as Zoo
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Alignment": "scalegmn.alignment.align",
     "Architecture": "scalegmn.core.architecture",
-    "Classifier": "scalegmn.models.base",
-    "Editor": "scalegmn.models.base",
+    "Classifier": "scalegmn.models.heads",
+    "Editor": "scalegmn.models.heads",
     "Networks": "scalegmn.core.networks",
-    "Regressor": "scalegmn.models.base",
+    "Regressor": "scalegmn.models.heads",
     "ScaleGMN": "scalegmn.models.scalegmn",
     "ScaleGMNError": "scalegmn.errors",
     "Trained": "scalegmn.inference.trained",

@@ -1,8 +1,8 @@
-r"""The audit: does every registered model respect the symmetries on its card, and can it still tell networks apart?
+r"""The audit: does every registered model have the symmetries that it declares, and can it still tell networks apart?
 
-Every model is built small, for architectures of several kinds and activations, and tried on networks that are moved
-along random symmetries with scales in [1e-3, 1e3]. Models with fewer symmetries must break the others, those with all
-must tell two networks apart. Half of the networks are hostile: they contain exact zeros, values near 1e-15 and dead
+Every model is built small, for architectures of several kinds and activations, and tried on networks before and after
+random symmetries with scales in [1e-3, 1e3]. Models must break the symmetries that they do not declare, and models with
+all symmetries must tell two networks apart. Half of the networks contain exact zeros, values near 1e-15 and dead
 neurons.
 """
 
@@ -33,7 +33,7 @@ from .core.architecture import (
 from .core.networks import Networks
 from .core.transform import Transform
 from .errors import ScaleGMNError
-from .models.base import Classifier, Editor, InvariantModel
+from .models.heads import Classifier, Editor, InvariantModel
 from .models.method import Method
 from .models.scalegmn import ScaleGMNTrunk
 from .nn.spec import FormName
@@ -67,8 +67,8 @@ _LIMITS = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """One law, tried on one model.
+class Verdict:
+    """One law (a property that must hold), tried on one model.
 
     Arguments:
         model, architecture, activation, head: What was tried.
@@ -76,7 +76,7 @@ class Row:
         law: What must hold; a law that begins with `not` is a negative control.
         dtype: Precision.
         error: The largest relative error.
-        tolerance: What it may be at most, or must be at least for a negative control.
+        tolerance: The largest allowed error, or the smallest for a negative control.
         ok: Whether the law holds.
     """
 
@@ -93,7 +93,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Case:
+class Subject:
     """A model with one head for one kind of architecture."""
 
     method: Method
@@ -103,7 +103,7 @@ class Case:
     form: FormName | None = None
 
 
-def architectures() -> dict[str, Callable[[Sequence[str]], Architecture]]:
+def small_architectures() -> dict[str, Callable[[Sequence[str]], Architecture]]:
     """Kinds of small architectures, from the activations of their three hidden layers."""
     return {
         "MLP": partial(Architecture.mlp, [2, 4, 5, 3, 3]),
@@ -125,7 +125,7 @@ def residual(hidden: Sequence[str]) -> Architecture:
 
 
 def blocks(hidden: Sequence[str]) -> Architecture:
-    """Two layers side by side, a grouped and a depthwise convolution of them, and a product with a gate."""
+    """Two parallel layers, a grouped and a depthwise convolution of them, and a product with a gate."""
     a, b, c = map(activation, hidden)
 
     def conv(kernel: int, groups: int = 1) -> Conv:
@@ -178,24 +178,24 @@ def hostile_networks(architecture: Architecture, count: int, generator: torch.Ge
     return networks
 
 
-def cases(methods: Sequence[Method]) -> list[Case]:
+def subjects(methods: Sequence[Method]) -> list[Subject]:
     """What the audit tries."""
     found = []
     for method in methods:
         names = ACTIVATIONS if "scale" in method.symmetries else _FEW
-        for kind in architectures():
+        for kind in small_architectures():
             if kind in ("blocks", "attention") and not method.trunk.reads_blocks:
                 continue
             if kind.startswith("CNN") and not method.convolutions:
                 continue
             heads: tuple[Head, ...] = ("invariant", "equivariant") if method.edits else ("invariant",)
             for name, form, head in product(names, _forms(method, kind), heads):
-                found.append(Case(method, kind, name, head, form))
+                found.append(Subject(method, kind, name, head, form))
     return found
 
 
 def _forms(method: Method, kind: str) -> tuple[FormName | None, ...]:
-    """The forms in which a method is tried on a kind of architecture; the paper's where it differs for a law."""
+    """The forms in which a method is tried on a kind of architecture; the paper's only where it matters."""
     if "form" not in method.spec.names():
         return (None,)
     return ("ours", "paper") if "scale" in method.symmetries and kind in _BOTH_FORMS else ("ours",)
@@ -211,7 +211,7 @@ def violation(model: Model, networks: Networks, g: Transform) -> float:
         g: A symmetry for each of them.
     """
     both = Networks.cat([networks, g.apply(networks)])
-    still, moved = answer(model, both).chunk(2)
+    still, moved = output_of(model, both).chunk(2)
     if isinstance(model, InvariantModel):
         return relative_error(moved, still).max().item()
     # Compare in the coordinates of the original, where no entry hides behind a large multiplier.
@@ -222,7 +222,7 @@ def violation(model: Model, networks: Networks, g: Transform) -> float:
     )
 
 
-def answer(model: Model, networks: Networks) -> Tensor:
+def output_of(model: Model, networks: Networks) -> Tensor:
     """The output of an invariant model, the direction of an editor."""
     if isinstance(model, Editor):
         return model.direction(networks)
@@ -230,25 +230,26 @@ def answer(model: Model, networks: Networks) -> Tensor:
     return y
 
 
-def audit(methods: Sequence[Method]) -> Iterator[Row]:
+def audit(methods: Sequence[Method]) -> Iterator[Verdict]:
     """All laws on all models; a model that refuses every architecture fails."""
     for method in methods:
         rows = 0
-        for case in cases([method]):
+        for case in subjects([method]):
             for row in audit_case(case):
                 rows += 1
                 yield row
         if method.several and rows:
             yield from (audit_order(method, form) for form in _forms(method, "MLP"))
         if not rows:
-            yield _row(Case(method, "any", "any", "invariant"), "reads something", torch.float64, math.inf, 0.0, False)
+            anything = Subject(method, "any", "any", "invariant")
+            yield _row(anything, "reads something", torch.float64, math.inf, 0.0, False)
 
 
-def audit_case(case: Case) -> Iterator[Row]:
+def audit_case(case: Subject) -> Iterator[Verdict]:
     """All laws of one case; none if the model refuses the architecture."""
-    architecture = architectures()[case.kind](ACTIVATIONS[case.activation])
+    architecture = small_architectures()[case.kind](ACTIVATIONS[case.activation])
     try:
-        model = build(case, [architecture])
+        model = small_model(case, [architecture])
     except ScaleGMNError:
         return
     generator = torch.Generator().manual_seed(0)
@@ -270,7 +271,7 @@ def _inverts(model: Model) -> bool:
     return isinstance(model.trunk, ScaleGMNTrunk) and model.trunk.body.backward == "reciprocal"
 
 
-def _audit_laws(case: Case, model: Model, networks: Networks, generator: torch.Generator) -> Iterator[Row]:
+def _audit_laws(case: Subject, model: Model, networks: Networks, generator: torch.Generator) -> Iterator[Verdict]:
     a, dtype = networks.architecture, networks.dtype
     for law, permute, scale in _laws(case.method.symmetries):
         g = Transform.sample(a, len(networks), generator, spread=SPREAD, permute=permute, scale=scale)
@@ -281,19 +282,19 @@ def _audit_laws(case: Case, model: Model, networks: Networks, generator: torch.G
             yield _row(case, f"{law} {case.head}", dtype, error, BROKEN, error > BROKEN)
     if "scale" in case.method.symmetries and dtype == torch.float64:
         with torch.no_grad():
-            first, second = answer(model, networks[:2]).split(1)
+            first, second = output_of(model, networks[:2]).split(1)
         error = relative_error(first, second).max().item()
         yield _row(case, "not constant", dtype, error, BROKEN, error > BROKEN)
 
 
-def audit_order(method: Method, form: FormName | None = None) -> Row:
-    """Networks of two architectures in turns give what each gives alone, in the order of the input."""
-    kinds = architectures()
+def audit_order(method: Method, form: FormName | None = None) -> Verdict:
+    """Alternating networks of two architectures give the same results as each alone, in the order of the input."""
+    kinds = small_architectures()
     first, second = kinds["MLP"](ACTIVATIONS["relu"]), kinds["MLP, one width"](ACTIVATIONS["tanh"])
-    case = Case(method, "several", "relu, tanh", "invariant", form)
+    case = Subject(method, "several", "relu, tanh", "invariant", form)
     tolerance = TOLERANCES[torch.float64]
     try:
-        model = build(case, [first, second])
+        model = small_model(case, [first, second])
     except ScaleGMNError:
         return _row(case, "order of the input", torch.float64, math.inf, tolerance, False)
     generator = torch.Generator().manual_seed(0)
@@ -306,7 +307,7 @@ def audit_order(method: Method, form: FormName | None = None) -> Row:
     return _row(case, "order of the input", torch.float64, error, tolerance, error <= tolerance)
 
 
-def build(case: Case, architectures: Sequence[Architecture]) -> Model:
+def small_model(case: Subject, architectures: Sequence[Architecture]) -> Model:
     """A small model in float64."""
     torch.manual_seed(0)
     options: dict[str, object] = {
@@ -326,7 +327,7 @@ def build(case: Case, architectures: Sequence[Architecture]) -> Model:
 def finite_gradients(model: Model, networks: Networks) -> bool:
     """Whether a loss on these networks has finite gradients at all parameters."""
     model.zero_grad()
-    y = answer(model, networks)
+    y = output_of(model, networks)
     (y / y.detach().abs().amax().clamp(min=1)).square().sum().backward()
     found = [p.grad for p in model.parameters() if p.grad is not None]
     return len(found) > 0 and all(bool(torch.isfinite(g).all()) for g in found)
@@ -341,7 +342,7 @@ def _laws(symmetries: tuple[str, ...]) -> list[tuple[str, bool, bool]]:
     return [("not permutation", True, False)]
 
 
-def _row(case: Case, law: str, dtype: torch.dtype, error: float, tolerance: float, ok: bool) -> Row:
+def _row(case: Subject, law: str, dtype: torch.dtype, error: float, tolerance: float, ok: bool) -> Verdict:
     name = str(dtype).removeprefix("torch.")
     tried = case.method.name, case.form, case.kind, case.activation, case.head
-    return Row(*tried, law, name, error, tolerance, ok)
+    return Verdict(*tried, law, name, error, tolerance, ok)

@@ -19,7 +19,7 @@ RETRIES = 5
 def map_on_ray(work: Callable[[Given], Result], jobs: Iterable[Given], address: str) -> Iterator[Result]:
     """Yield `work(job)` for every job in order, computed by the workers of a cluster.
 
-    Only a few jobs per processor are under way at a time, so neither jobs nor results pile up.
+    Only a few jobs per processor are running at a time, so neither jobs nor results pile up.
 
     Arguments:
         work: A picklable function; the workers need the same version of this package.
@@ -69,10 +69,10 @@ def connect(address: str) -> Any:
 
 
 def result(ray: Any, reference: Any) -> Any:
-    """What a job returned, or its own complaint.
+    """The result of a job, or the error that it raised.
 
     Arguments:
-        ray: As `connect` gave it.
+        ray: The result of `connect`.
         reference: Of the job.
     """
     try:

@@ -1,20 +1,23 @@
-"""The one error that bad input raises, and the words in which it advises."""
+"""The one error that bad input raises, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Thing = TypeVar("Thing")
 
 
 class ScaleGMNError(ValueError):
-    """Bad input: one line that says what was wrong, what was expected, what came and what to do.
+    """Bad input: one line that says what was wrong, what was expected, what was given and what to do.
 
     The command line prints it as a single line and exits with code 2.
     """
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a complaint about an unknown name.
+    """The end of an error message about an unknown name.
 
     >>> nearest("epoch", ["epochs", "batch"])
     "did you mean 'epochs'?"
@@ -24,3 +27,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(word, known, 1)
     return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known) or 'nothing'}"
+
+
+def known(kind: str, name: str, things: Mapping[str, Thing]) -> Thing:
+    """The thing of a name, or a complaint that the kind has none of that name.
+
+    >>> known("task", "regresion", {"regression": 1})
+    Traceback (most recent call last):
+    ...
+    scalegmn.errors.ScaleGMNError: task: 'regresion' is not known; did you mean 'regression'?
+    """
+    if name not in things:
+        raise ScaleGMNError(f"{kind}: {name!r} is not known; {nearest(name, things)}")
+    return things[name]

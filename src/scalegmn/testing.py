@@ -1,7 +1,7 @@
 """A test kit for people who write their own layers and models.
 
-Does a model respect the symmetries of the networks it reads? Give it some networks; the kit moves them along random
-symmetries and compares::
+Does a model respect the symmetries of the networks it reads? The kit applies random symmetries to some networks and
+compares the results::
 
     from scalegmn.testing import assert_equivariant, assert_invariant
 
@@ -9,8 +9,8 @@ symmetries and compares::
         architecture = Architecture.mlp([2, 16, 16, 1], "sine")
         assert_invariant(MyClassifier().double(), random_networks(architecture, 4))
 
-Use float64: there a correct layer is right to 1e-12 or so, and a wrong one is visibly wrong. A layer of vertex states
-is a model too: let the function return the states and say with `act` how they move::
+Use float64, where a correct layer is exact to about 1e-12 and a wrong one is clearly wrong. A layer that returns vertex
+states can be tested too: say with `act` how the states change::
 
     assert_equivariant(
         lambda networks: my_layer(networks.biases[1]), networks, act=lambda g, x: g.vertex(1, x)
@@ -43,7 +43,7 @@ def random_networks(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Networks:
-    """Networks with normal weights of a size that keeps signals (and phases of sines) near one.
+    """Networks with normally distributed weights, scaled so that signals (and phases of sines) stay near one.
 
     Arguments:
         architecture: Of the networks.
@@ -73,7 +73,7 @@ def random_inputs(
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Normal inputs (N, n_0, *spatial); images take a size that the architecture accepts, from 8 x 8 on.
+    """Normally distributed inputs (N, n_0, *spatial); images have a size that the architecture accepts, at least 8 x 8.
 
     Arguments:
         architecture: That reads them.
@@ -101,10 +101,10 @@ def equivariance_error(
 
     Arguments:
         model: Maps networks to a tensor whose first dimension is B, which must not change, or to networks of the same
-            architecture, which must move along.
+            architecture, which must be transformed in the same way.
         networks: B networks to try it on.
         transform: One symmetry per network, or the number of random ones to try.
-        act: How an output moves, where it is neither of these: from (transform, output) to the moved output.
+        act: How other kinds of output change: maps (transform, output) to the transformed output.
         generator: The source of randomness.
         spread: Random scales are log-uniform in [1/spread, spread].
 
@@ -173,11 +173,11 @@ def assert_equivariant(
     spread: float = 10.0,
     tolerance: float | None = None,
 ) -> None:
-    """Raise AssertionError unless the model moves along with its input networks.
+    """Raise AssertionError unless the model is equivariant: its result is transformed like its input.
 
     Arguments:
         model, networks, transform, act, generator, spread: As in `equivariance_error`.
-        tolerance: The largest relative error; 1e-9 in float64 and 1e-3 in float32 where omitted.
+        tolerance: The largest relative error; 1e-9 in float64 and 1e-3 in float32 if omitted.
 
     >>> networks = random_networks(Architecture.mlp([2, 8, 1], "relu"), 5)
     >>> assert_equivariant(lambda n: n.replace(2 * n.parameters), networks)
@@ -195,7 +195,7 @@ def assert_invariant(
     spread: float = 10.0,
     tolerance: float | None = None,
 ) -> None:
-    """Raise AssertionError unless the model gives the same vector before and after.
+    """Raise AssertionError unless the model is invariant: it gives the same result before and after.
 
     Arguments:
         model: Maps networks to a tensor (B, ...).
@@ -222,9 +222,9 @@ def assert_function_preserved(
 
     Arguments:
         networks, moved: The batches; their architectures may differ.
-        inputs: As in `Networks.evaluate`; 64 normal ones where omitted.
+        inputs: As in `Networks.evaluate`; 64 random ones if omitted.
         generator: The source of randomness.
-        tolerance: The largest error relative to a network's largest output; as in `assert_equivariant` where omitted.
+        tolerance: The largest error relative to a network's largest output; as in `assert_equivariant` if omitted.
 
     >>> architecture = Architecture.mlp([2, 8, 1], "relu")
     >>> networks = random_networks(architecture, 5)

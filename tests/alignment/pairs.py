@@ -6,7 +6,7 @@ import torch
 from strategies import generator
 
 from scalegmn.alignment.phases import turned
-from scalegmn.alignment.structure import mirrors, turns
+from scalegmn.alignment.structure import half_turn, mirrors
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
@@ -16,7 +16,7 @@ def disguised(networks: Networks, seed: int = 0, *, spread: float = 10.0) -> Net
     """The same functions: neurons permuted, scaled, with other signs and phases."""
     a, draw = networks.architecture, generator(seed)
     counts = tuple(
-        None if turns(a, i) is None else _turns(a, i, len(networks), draw) for i in range(len(a.layers))
+        None if half_turn(a, i) is None else _turns(a, i, len(networks), draw) for i in range(len(a.layers))
     )
     return Transform.sample(a, len(networks), draw, spread=spread).apply(turned(networks, counts))
 

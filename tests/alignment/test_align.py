@@ -42,6 +42,16 @@ def test_the_result_does_not_depend_on_the_disguise(a: Architecture, seed: int) 
     assert torch.allclose(moved.distance, plain.distance, atol=1e-9)
 
 
+def test_plain_matching_does_depend_on_the_disguise() -> None:
+    first, second = fresh(SIREN, 3, seed=1), fresh(SIREN, 3, seed=2)
+    ends = []
+    for other in (second, disguised(second)):
+        plain = Search(first, other, signs=False)
+        plain.refine()
+        ends.append(plain.objective())
+    assert not torch.isclose(*ends, rtol=0.01).any()
+
+
 @few
 @given(architectures, seeds)
 def test_copies_are_found_and_functions_preserved(a: Architecture, seed: int) -> None:
@@ -59,6 +69,7 @@ def test_equal_networks_stay(key: tuple[str, str]) -> None:
     networks = fresh(ARCHITECTURES[key])
     found = align(networks, networks)
     assert still(found.transform)
+    assert not still(align(networks, disguised(networks)).transform)
     assert torch.allclose(found.aligned.parameters, networks.parameters, rtol=1e-12)
     assert not found.before.any()
     assert float(found.distance.max()) < 1e-12

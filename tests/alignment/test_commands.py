@@ -75,9 +75,20 @@ def test_compare(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert other["distance"] > 0.3
     assert other["gap"] > 0.01
     assert run(app, ["compare", str(files / "a.pt"), str(files / "b.pt"), *RELU]) == 0
-    assert "the same network but for symmetry, 2-6-5-1 [relu]" in capsys.readouterr().out
+    assert "the same network up to symmetry, 2-6-5-1 [relu]" in capsys.readouterr().out
     assert run(app, ["compare", str(files / "a.pt"), str(files / "c.pt"), *RELU]) == 0
     assert "different networks" in capsys.readouterr().out
+
+
+def test_types_may_differ(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({k: t.half() for k, t in copy_of(relu(0)).items()}, files / "half.pt")
+    assert answer(capsys, "compare", files / "a.pt", files / "half.pt", *RELU)["same"] is True
+    assert answer(capsys, "compare", files / "c.pt", files / "half.pt", *RELU)["same"] is False
+    answer(capsys, "merge", files / "half.pt", files / "a.pt", "-o", files / "out.pt", *RELU)
+    assert {t.dtype for t in torch.load(files / "out.pt").values()} == {torch.float16}
+    (group,) = answer(capsys, "dedupe", files, *RELU)["groups"]
+    assert group["kind"] == "same"
+    assert {Path(f).name for f in group["files"]} == {"a.pt", "b.pt", "half.pt", "out.pt"}
 
 
 def test_align_writes_what_computes_the_same(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +193,9 @@ def test_dedupe(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {link["kind"] for g in found["groups"] for link in g["links"]}
     assert kinds == {"identical", "same", "near"}
     assert found["unrelated"] == [str(files / "alone.pt")]
+    exact = answer(capsys, "dedupe", files, "--near", 0, *RELU)
+    assert {g["kind"] for g in exact["groups"]} == {"same"}
+    assert {str(files / "c.pt"), str(files / "e.pt")} <= set(exact["unrelated"])
     assert len(found["architectures"]) == 2
     (bad,) = found["unread"]
     assert bad["file"] == str(files / "broken.pt")
@@ -198,12 +212,17 @@ def test_complaints(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such file" in complaint(capsys, "compare", a, files / "none.pt", *RELU)
     assert "the activation is not in a state dict" in complaint(capsys, "compare", a, b)
     assert "expected the format of b.pt" in complaint(capsys, "align", a, b, "-o", files / "x.safetensors", *RELU)
+    assert "near: expected a distance" in complaint(capsys, "dedupe", files, "--near", -1, *RELU)
+    assert "at: expected a number from 0 to 1" in complaint(
+        capsys, "merge", a, b, "-o", out, "--how", "interpolate", "--at", 2, *RELU
+    )
     assert "expected at least 2 to merge" in complaint(capsys, "merge", a, "-o", out, *RELU)
     assert "expected 2 to interpolate" in complaint(capsys, "merge", a, b, a, "-o", out, "--how", "interpolate", *RELU)
-    (files / "x.npy").write_bytes(b"nothing")
-    assert "not a readable .npy file" in complaint(
-        capsys, "merge", a, b, "-o", out, "--data", files / "x.npy", *RELU
-    )
+    for content in (b"nothing", b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((\n"):
+        (files / "x.npy").write_bytes(content)
+        assert "not a readable .npy file" in complaint(
+            capsys, "merge", a, b, "-o", out, "--data", files / "x.npy", *RELU
+        )
     assert "expected inputs (N, ...)" in complaint(capsys, "merge", a, b, "-o", out, "--data", a, *RELU)
     assert "expected a folder" in complaint(capsys, "dedupe", a, *RELU)
     assert "expected --activation or --arch" in complaint(capsys, "dedupe", files)

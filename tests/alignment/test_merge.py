@@ -33,6 +33,12 @@ def test_merging_copies_gives_a_copy(a: Architecture, seed: int) -> None:
         assert float(relative_error(merged, networks).max()) < 1e-9
 
 
+def test_a_plain_mean_of_copies_is_no_copy() -> None:
+    networks = fresh(RELU, 1)
+    plain = networks.replace((networks.parameters + disguised(networks).parameters) / 2)
+    assert float(align(networks, plain).distance) > 0.3
+
+
 @pytest.mark.parametrize("key", [("mlp", "relu"), ("mlp", "tanh"), ("cnn", "relu"), ("residual", "relu")], ids="-".join)
 def test_statistics_of_copies_stay(key: tuple[str, str]) -> None:
     networks = fresh(ARCHITECTURES[key], 1)

@@ -9,9 +9,11 @@ from convert.gallery import GALLERY, build
 from hypothesis import given, settings
 from strategies import architectures, generator, laws, networks_of, seeds
 from subjects import ARCHITECTURES, fresh, hostile
+from torch import Tensor
 
 from scalegmn.alignment.balance import balance, imbalance, quantised, rounding_error
-from scalegmn.alignment.scales import equalising
+from scalegmn.alignment.scales import RoundingNoise, equalising, least_noise
+from scalegmn.alignment.structure import Term
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
@@ -25,8 +27,8 @@ few = settings(laws, max_examples=15)
 def test_all_members_of_an_orbit_meet(a: Architecture, seed: int) -> None:
     networks = networks_of(a, seed)
     moved = Transform.sample(a, 3, generator(seed), permute=False).apply(networks)
-    for size in ("sum", "largest"):
-        places = [equalising(n, size).apply(n) for n in (networks, moved)]  # type: ignore[arg-type]
+    for leading in (equalising, least_noise):
+        places = [leading(n).apply(n) for n in (networks, moved)]
         assert float(relative_error(*places).max()) < 1e-9
 
 
@@ -80,6 +82,72 @@ def test_balance_saves_bits(key: tuple[str, str]) -> None:
     assert (found.imbalance[1] < found.imbalance[0]).all()
     assert found.int8[1].mean() < 0.5 * found.int8[0].mean()
     assert found.int8[1].mean() < 1.5 * rounding_error(networks, random_inputs(networks.architecture, 64)).mean()
+
+
+def noise(networks: Networks) -> Tensor:
+    """What rounding adds to the outputs (B,), by drawing it."""
+    x, draw = random_inputs(networks.architecture, 16, generator=generator(1)), generator(2)
+    right, total = networks.evaluate(x).flatten(1), networks.parameters.new_zeros(len(networks))
+    for _ in range(6):
+        wrong = networks.replace(networks.parameters.clone())
+        for w in (w for w in wrong.weights if w is not None and w.dim() > 2):
+            step = w.abs().flatten(1).amax(1).reshape(-1, *[1] * (w.dim() - 1)) / 127
+            w += step * (torch.rand(w.shape, generator=draw, dtype=w.dtype) - 0.5)
+        total += (wrong.evaluate(x).flatten(1) - right).square().sum(1) / right.square().sum(1)
+    return total.sqrt()
+
+
+class Ranges(RoundingNoise):
+    """Cross-layer equalisation: equal largest weights into and out of every neuron."""
+
+    power = 64.0
+
+    def sizes(self, term: Term, square: Tensor) -> dict[float, Tensor]:
+        now = square * self._factor(term)
+        return {self.power: (now / now.amax((1, 2), keepdim=True)) ** self.power}
+
+
+def equal_ranges(networks: Networks) -> Networks:
+    least = equalising(networks).apply(networks)
+    ranges = Ranges(least)
+    ranges.settle(60)
+    identity = Transform.identity(least.architecture, len(least))
+    return Transform(least.architecture, identity.permutations, tuple(u.exp() for u in ranges.logs)).apply(least)
+
+
+@pytest.mark.parametrize("name", ["VGG", "Inception", "ResNet, padded shortcuts", "DCGAN generator"])
+def test_balanced_networks_lose_no_more_than_the_originals(name: str) -> None:
+    networks = Networks.from_modules(build(GALLERY[name], 12)).to(dtype=torch.float64)
+    scaled = Transform.sample(networks.architecture, 12, generator(3), permute=False).apply(networks)
+    found = balance(scaled)
+    before = noise(networks)
+    rescaled, after, ranges = (
+        float((noise(n) / before)[before > 1e-9].log().mean()) for n in (scaled, found.networks, equal_ranges(scaled))
+    )
+    assert rescaled > 1.0
+    assert ranges > after + 0.1
+    assert after < 0.1
+    assert float(found.imbalance[1].mean()) < float(imbalance(networks).mean())
+
+
+def test_no_near_member_has_less_noise() -> None:
+    networks = fresh(ARCHITECTURES["mlp", "relu"])
+    least, best = equalising(networks).apply(networks), least_noise(networks).apply(networks)
+
+    def modelled(moved: Networks) -> Tensor:
+        """The noise as it is defined: of each tensor its largest entry, and what the scales make of its step."""
+        total = moved.parameters.new_zeros(len(moved))
+        for w, first in zip(moved.weights, least.weights, strict=True):
+            assert w is not None
+            assert first is not None
+            total += w.square().flatten(1).amax(1) * (first / w).square().flatten(1).sum(1)
+        return total
+
+    lowest = modelled(best)
+    assert (lowest < 0.95 * modelled(least)).all()
+    for seed in range(20):
+        near = Transform.sample(best.architecture, 3, generator(seed), spread=1.1, permute=False).apply(best)
+        assert (modelled(near) > 0.99 * lowest).all()
 
 
 def test_networks_without_scales_stay() -> None:

@@ -182,3 +182,26 @@ def test_positions_after_a_flatten_have_the_shape_that_is_known() -> None:
     assert positions(conv, nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(), nn.Linear(24, 2)) == (2, 3)
     assert positions(nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2)) == (9,)
     assert positions(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)) == ()
+
+
+class OneHead(nn.Module):
+    """Attention without a view into heads, after an RMSNorm whose eps is that of the precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.qkv, self.out = nn.Linear(2, 4), nn.RMSNorm(4), nn.Linear(4, 12), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        return cast(Tensor, self.out(x + torch.softmax(q @ k.transpose(-2, -1) / 2, dim=-1) @ v))
+
+
+def test_one_head_without_views() -> None:
+    module = OneHead().double()
+    networks = Networks.from_modules([module])
+    x = torch.randn(5, 7, 2, dtype=torch.float64)
+    expected = module(x).detach().movedim(-1, 1)
+    torch.testing.assert_close(networks.evaluate(x.movedim(-1, 1))[0], expected, atol=1e-12, rtol=1e-12)
+    moved = Transform.sample(networks.architecture, 1, torch.Generator().manual_seed(0)).apply(networks)
+    torch.testing.assert_close(moved.evaluate(x.movedim(-1, 1))[0], expected, atol=1e-11, rtol=1e-11)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scalegmn.convert.fx import trace
+from scalegmn.convert.trace.fx import trace
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 

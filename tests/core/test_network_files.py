@@ -11,7 +11,7 @@ from convert.examples import EXAMPLES
 from modules import assert_same_states, mlp, resnets
 from torch import nn
 
-from scalegmn.convert.files import write
+from scalegmn.convert.formats.files import write
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.testing import random_networks

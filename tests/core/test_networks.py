@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from scalegmn.convert.feedforward import Feedforward
 from scalegmn.core.activations import activation
-from scalegmn.core.architecture import Architecture
+from scalegmn.core.architecture import Architecture, Shared
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
@@ -322,6 +323,15 @@ def test_any_graph_is_exported(name: str) -> None:
     assert networks.architecture == a
     x = torch.rand(2, *example.shape)
     torch.testing.assert_close(networks.evaluate(x)[0], module(x).detach())
+
+
+def test_shared_and_constant_weights_are_exported() -> None:
+    chain = Architecture.mlp([2, 3, 3, 3, 1], "tanh")
+    fixed = dataclasses.replace(chain.connections[0], constant=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
+    a = Architecture(chain.layers, (fixed, *chain.connections[1:]), (Shared("weight", 2, 1),))
+    networks, x = Networks(a, torch.randn(2, a.parameters)), torch.rand(5, 2)
+    outputs = torch.stack([module(x) for module in networks.to_modules()])
+    torch.testing.assert_close(outputs, networks.evaluate(x))
 
 
 # -- graphs -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations, prune
 import scalegmn
 from scalegmn.cli import app
 from scalegmn.cli.application import run
-from scalegmn.convert.plain import computed
+from scalegmn.convert.trace.plain import computed
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError

@@ -154,7 +154,7 @@ def test_weights_that_are_no_numbers(collection: Path, tmp_path: Path, command: 
     networks = zoo.batch([0, 1])
     networks.parameters[1, 7] = float("inf")
     for ask in (trained.predict, trained.embed):
-        with pytest.raises(ScaleGMNError, match="network 1: has weights that are infinite or no numbers"):
+        with pytest.raises(ScaleGMNError, match="network 1: has infinite or NaN weights"):
             ask(networks)
 
 
@@ -220,7 +220,7 @@ def test_an_offset_is_told_in_words_and_treated_alike(digits: Zoo, siren_run: Pa
 
     from scalegmn.core.architecture import Architecture
     from scalegmn.core.networks import Networks
-    from scalegmn.zoo.store.zoo import ZooWriter
+    from scalegmn.zoo.store.writer import ZooWriter
 
     a = digits.architecture
     plain = Architecture((*a.layers[:-1], replace(a.layers[-1], offset=0.0)), a.connections)

@@ -26,7 +26,8 @@ from scalegmn.inference.pretrained import export
 from scalegmn.inference.trained import load
 from scalegmn.training.loop import train
 from scalegmn.zoo.images.collections import Images
-from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.inr.build import build_inr_zoo
+from scalegmn.zoo.inr.conventions import Fit
 from scalegmn.zoo.store.zoo import Zoo
 
 Command = Callable[..., tuple[str, str]]
@@ -83,6 +84,15 @@ def test_only_finished_runs_are_packed(digits: Zoo, tmp_path: Path) -> None:
     with pytest.raises(ScaleGMNError, match="not finished"):
         export(tmp_path / "run", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_of_something_else_is_left_alone(packed: Path) -> None:
+    run = packed.parent / "run"
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    with pytest.raises(ScaleGMNError, match="which is not of a packed model"):
+        export(run, run)
+    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+    assert export(run, packed, about="Which of three digits?", limits=["Knows three digits."]) == packed
 
 
 def test_the_command_packs(packed: Path, tmp_path: Path, command: Command) -> None:
@@ -202,7 +212,7 @@ def test_a_directory_with_a_model_comes_before_a_name(
 
 def test_unknown_names_are_one_line(tmp_path: Path, command: Command) -> None:
     _, err = command("predict", "mnits", "a.pt", code=2)
-    assert "neither a run nor a model that comes along; did you mean 'mnist'?" in err
+    assert "neither a run nor a shipped model; did you mean 'mnist'?" in err
     _, err = command("predict", tmp_path, "a.pt", code=2)
     assert "holds no config.json" in err
     _, err = command("evaluate", "mnist", code=2)

@@ -32,7 +32,7 @@ def test_keywords_a_recipe_and_the_command_train_the_same(digits: Zoo, tmp_path:
 
 
 def test_what_is_missing_is_one_line(digits: Zoo, tmp_path: Path) -> None:
-    with pytest.raises(ScaleGMNError, match="train: expected a recipe or also task, model"):
+    with pytest.raises(ScaleGMNError, match="or zoo, task and model; got no task and no model"):
         scalegmn.train(zoo=digits)
     with pytest.raises(ScaleGMNError, match="did you mean 'epochs'"):
         scalegmn.train(zoo=digits, task="classification", model="mlp", training={"epoch": 1}, out=tmp_path / "x")

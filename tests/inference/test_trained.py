@@ -27,7 +27,8 @@ from scalegmn.tasks import Classification, Editing
 from scalegmn.training.evaluation import Evaluation, compare
 from scalegmn.training.loop import train
 from scalegmn.training.recipe import read_recipe
-from scalegmn.zoo.store.zoo import Zoo, ZooWriter
+from scalegmn.zoo.store.writer import ZooWriter
+from scalegmn.zoo.store.zoo import Zoo
 
 Command = Callable[..., Any]
 

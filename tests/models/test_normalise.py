@@ -9,8 +9,8 @@ from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.fourier import FourierFeatures
 from scalegmn.models.normalise import Kind, normaliser
+from scalegmn.models.parts.fourier import FourierFeatures
 
 ARCHITECTURE = Architecture.mlp([2, 5, 4, 1], "relu")
 

@@ -10,10 +10,10 @@ import torch
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.base import Editor, Metanetwork
+from scalegmn.models.heads import Editor, Metanetwork
+from scalegmn.models.peers.statnn import StatNN
 from scalegmn.models.reach import unreadable
 from scalegmn.models.scalegmn import GMN, ScaleGMN
-from scalegmn.models.statnn import StatNN
 from scalegmn.testing import assert_equivariant, assert_invariant, equivariance_error, random_networks
 
 KNOWN = {

@@ -18,12 +18,12 @@ from subjects import (
     transforms,
 )
 
-from scalegmn.audit import answer, violation
+from scalegmn.audit import output_of, violation
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.base import Classifier, Editor, InvariantModel, Regressor
+from scalegmn.models.heads import Classifier, Editor, InvariantModel, Regressor
 from scalegmn.models.scalegmn import GMN, ScaleGMN
 
 SMALL: dict[str, Any] = {"width": 6, "layers": 2}
@@ -52,7 +52,7 @@ def train(model: InvariantModel | Editor, networks: Networks, steps: int) -> Non
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     for step in range(steps):
         optimiser.zero_grad()
-        y = answer(model, networks)
+        y = output_of(model, networks)
         # Directions move with their networks, so they are compared in units of themselves.
         size = y.detach().abs().amax() if isinstance(model, Editor) else 1.0
         target = torch.randn(y.shape, generator=generator(step), dtype=torch.float64).to(y.dtype)
@@ -136,7 +136,7 @@ def test_every_readout_is_invariant(readout: str, flow: str) -> None:
     model = Regressor(trunk, 3, sigmoid=True).double()
     networks = of_all_conditions(a)
     assert violation(model, networks, transforms(a, len(networks))) < 1e-9
-    y = answer(model, networks)
+    y = output_of(model, networks)
     assert ((y > 0) & (y < 1)).all()
 
 
@@ -144,10 +144,10 @@ def test_preparation_brings_inputs_to_a_common_size_and_changes_the_answer() -> 
     a = ARCHITECTURES["mlp", "relu"]
     model = build("invariant", a, backward="dual")
     networks = fresh(a)
-    before = answer(model, networks)
+    before = output_of(model, networks)
     small = networks.replace(1e-4 * networks.parameters)
     model.prepare([small])
-    assert not torch.allclose(before, answer(model, networks))
+    assert not torch.allclose(before, output_of(model, networks))
     w = model.trunk.body.init.kernels(small, 1)
     assert 0.1 < float(w.square().mean().sqrt()) < 10
 
@@ -186,7 +186,7 @@ def test_the_reciprocal_flow_leaves_the_range_where_the_dual_stream_does_not() -
     found = {}
     for flow in ("reciprocal", "dual"):
         model = build("invariant", a, backward=flow, layers=4).float()
-        found[flow] = bool(torch.isfinite(answer(model, networks)).all())
+        found[flow] = bool(torch.isfinite(output_of(model, networks)).all())
     assert found == {"reciprocal": False, "dual": True}
 
 
@@ -211,13 +211,13 @@ def test_input_and_output_neurons_may_not_be_permuted(name: str, flow: str, perm
     a = ARCHITECTURES["mlp", name]
     model = build("invariant", a, permutations_only=permutations_only, backward=flow)
     networks = fresh(a)
-    expected = answer(model, networks)
+    expected = output_of(model, networks)
     size = expected.abs().max()
     last = len(a.layers) - 1
-    assert (answer(model, reorder(networks, 0)) - expected).abs().max() > 1e-4 * size
-    assert (answer(model, reorder(networks, last)) - expected).abs().max() > 1e-4 * size
+    assert (output_of(model, reorder(networks, 0)) - expected).abs().max() > 1e-4 * size
+    assert (output_of(model, reorder(networks, last)) - expected).abs().max() > 1e-4 * size
     # The same in the middle is a symmetry: the controls above do not fail for another reason.
-    torch.testing.assert_close(answer(model, reorder(networks, 1)), expected)
+    torch.testing.assert_close(output_of(model, reorder(networks, 1)), expected)
 
 
 @pytest.mark.parametrize("flow", ["none", "dual"])
@@ -225,11 +225,11 @@ def test_a_transform_of_one_connection_only_is_seen(flow: str) -> None:
     a = ARCHITECTURES["mlp", "relu"]
     model = build("invariant", a, backward=flow)
     networks = fresh(a)
-    expected = answer(model, networks)
+    expected = output_of(model, networks)
     for torn in (lambda w: w.flip(1), lambda w: 2 * w, lambda w: -w):
         weights = [torn(w) if c == 1 else w for c, w in enumerate(networks.weights)]
         moved = Networks.from_tensors(a, weights, networks.biases)
-        assert (answer(model, moved) - expected).abs().max() > 1e-4 * expected.abs().max()
+        assert (output_of(model, moved) - expected).abs().max() > 1e-4 * expected.abs().max()
 
 
 def test_a_larger_group_than_the_network_has_is_seen() -> None:
@@ -372,7 +372,7 @@ def test_the_reciprocal_flow_refuses_other_lifts() -> None:
 def test_unknown_architectures_are_refused() -> None:
     model = build("invariant", ARCHITECTURES["mlp", "relu"])
     with pytest.raises(ScaleGMNError, match="this model was built for"):
-        answer(model, fresh(ARCHITECTURES["mlp", "tanh"]))
+        output_of(model, fresh(ARCHITECTURES["mlp", "tanh"]))
 
 
 @pytest.mark.parametrize(("name", "flow"), [("tanh", "shared"), ("relu", "dual"), ("mixed", "dual")])
@@ -392,14 +392,14 @@ def test_heads_share_a_trunk(flow: str) -> None:
     trunk = ScaleGMN([a], backward=flow, **SMALL).double()
     digits = Classifier(trunk, 3)
     networks = fresh(a)
-    before, parameters = answer(digits, networks), {id(p) for p in digits.parameters()}
+    before, parameters = output_of(digits, networks), {id(p) for p in digits.parameters()}
     edit = Editor(trunk, copies=2)
-    assert torch.equal(answer(digits, networks), before)
+    assert torch.equal(output_of(digits, networks), before)
     assert parameters < {id(p) for p in digits.parameters()}
     again = Editor(trunk)
     assert {id(p) for p in edit.trunk.parameters()} == {id(p) for p in again.trunk.parameters()}
     for model in (digits, edit, again):
         assert violation(model, networks, transforms(a)) < 1e-9
-    answer(edit, networks).sum().backward()
+    output_of(edit, networks).sum().backward()
     shared = [p for p in trunk.parameters() if p.grad is not None and p.grad.abs().max() > 0]
     assert {id(p) for p in shared} & parameters

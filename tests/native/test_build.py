@@ -146,3 +146,17 @@ def test_without_a_place_to_keep_it_plain_torch_runs(tmp_path: Path, monkeypatch
     result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert result.stdout.startswith("False False False plain torch (")
     assert result.stderr.count("plain torch runs instead") == 1
+
+
+def test_a_compiler_that_is_missing_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SCALEGMN_KERNELS", raising=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("False False False plain torch (no compiler no-such-compiler;")
+    assert result.stderr == (
+        "scalegmn: plain torch runs instead of compiled code, slower: "
+        "no compiler no-such-compiler; install it or name one with CXX\n"
+    )
+    monkeypatch.setenv("SCALEGMN_KERNELS", "0")
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert result.stderr == ""

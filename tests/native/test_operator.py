@@ -15,11 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from scalegmn.core.networks import Networks
 from scalegmn.models.scalegmn import ScaleGMN
-from scalegmn.native import library as kernels
-from scalegmn.native.formula import NONE, SOURCE, TARGET, Edge, Net, formula, kept
+from scalegmn.native import library
+from scalegmn.native.formula import NONE, SOURCE, TARGET, Edge, Net, dropout_mask, formula
 from scalegmn.native.net import RECOMPUTE, Ends, Gate, net
 
-compiled = pytest.mark.skipif(kernels.load() is None, reason="no compiler")
+compiled = pytest.mark.skipif(library.load() is None, reason="no compiler")
 B, T, S, K, H, OUT = 2, 3, 4, 5, 6, 5
 
 
@@ -33,6 +33,12 @@ def gate(
     shapes = ((hidden, K), (hidden,), (hidden,), (hidden,), (OUT, hidden), (OUT,))
     drawn = (draw(*s, seed=i) for i, s in enumerate(shapes))
     return Gate(*drawn, 1e-5, symmetric and not absolute, absolute, canonical, drop)  # type: ignore[call-arg, arg-type]
+
+
+def blind(*, hidden: int = H, drop: float = 0.0) -> Gate:
+    """A net that sees contexts only."""
+    g = gate(hidden=hidden, symmetric=False, canonical=False, drop=drop)
+    return g._replace(first=g.first[:, :0])
 
 
 GATE, DROPPING = gate(), gate(drop=0.5)
@@ -63,8 +69,20 @@ FORMS: dict[str, Callable[[], Tensor]] = {
     "absolute, edge update": lambda: net(GAMMA, gate(absolute=True), ROWS["dense"], OUTER, MORE, residual=True),
     "absolute, stored": lambda: net(GAMMA, gate(hidden=RECOMPUTE + 8, absolute=True), ROWS["rescaled"], reduce=TARGET),
 }
+FORMS |= {
+    "no vectors": lambda: net(None, blind(), Edge(GAMMA.new_empty(B, T, S, 0)), CONTEXTS, MORE),
+    "no vectors, to source": lambda: net(
+        None, blind(drop=0.4), Edge(GAMMA.new_empty(B, T, S, 0)), more=MORE, reduce=SOURCE
+    ),
+    "blind, edge update": lambda: net(GAMMA, blind(), ROWS["dense"], OUTER, MORE, residual=True),
+    "blind, first edge update": lambda: net(GAMMA, blind(), ROWS["factored"], OUTER, MORE, residual=True),
+    "blind, stored": lambda: net(GAMMA, blind(hidden=RECOMPUTE + 8), ROWS["rescaled"], reduce=TARGET),
+}
 for kind in ROWS:
     for to in (TARGET, SOURCE):
+        FORMS[f"blind, {kind}, to {'target' if to == TARGET else 'source'}"] = lambda kind=kind, to=to: net(  # type: ignore[misc]
+            GAMMA, blind(), ROWS[kind], CONTEXTS, MORE, reduce=to
+        )
         for absolute in (False, True):
             name = f"{'absolute, ' if absolute else ''}{kind}, to {'target' if to == TARGET else 'source'}"
             FORMS[name] = lambda kind=kind, to=to, absolute=absolute: net(  # type: ignore[misc]
@@ -95,7 +113,7 @@ def penalty(form: str) -> list[Tensor]:
 def test_both_implementations_agree_on_every_form(form: str) -> None:
     """Values, gradients and gradients of gradients; dropout takes the same units away."""
     found = [run(form), *gradients(run(form)), *penalty(form)]
-    with kernels.disabled():
+    with library.disabled():
         expected = [run(form), *gradients(run(form)), *penalty(form)]
     assert len(expected) > 2
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
@@ -196,7 +214,7 @@ def test_autocast_is_that_of_the_formula() -> None:
     exact = model(networks)
     with torch.autocast("cpu", torch.bfloat16):
         found = model(networks)
-        with kernels.disabled():
+        with library.disabled():
             expected = model(networks)
     assert torch.equal(found, expected)
     assert not torch.equal(found.float(), exact)
@@ -212,11 +230,11 @@ def test_inference_mode_gives_the_same() -> None:
 
 def test_masks_do_not_repeat_along_rows_or_columns() -> None:
     h = torch.ones(50, 64, 32)
-    mask = kept(h, 0.25, torch.tensor(3))
+    mask = dropout_mask(h, 0.25, torch.tensor(3))
     torch.testing.assert_close(mask.unique(), torch.tensor([0, 4 / 3]))
     zero = mask == 0
     assert abs(zero.double().mean() - 0.25) < 0.01
-    assert not torch.equal(mask, kept(h, 0.25, torch.tensor(4)))
+    assert not torch.equal(mask, dropout_mask(h, 0.25, torch.tensor(4)))
     assert len(zero.flatten(0, 1).unique(dim=0)) > 3100
 
 

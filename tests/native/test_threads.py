@@ -9,11 +9,11 @@ import torch
 from strategies import generator
 from torch import Tensor
 
-from scalegmn.native import library as kernels
+from scalegmn.native import library
 from scalegmn.native.formula import NONE, SOURCE, TARGET, Edge
 from scalegmn.native.net import Ends, Gate, net
 
-pytestmark = pytest.mark.skipif(kernels.load() is None, reason="no compiler")
+pytestmark = pytest.mark.skipif(library.load() is None, reason="no compiler")
 WIDTH = 16
 # Networks, targets and sources: many small networks, one that is cut into pieces, a few, one without two targets.
 SIZES = {"many": (40, 8, 5), "one": (1, 70, 40), "few": (3, 33, 31), "one target": (1, 1, 900)}
@@ -65,6 +65,6 @@ def test_the_number_of_threads_does_not_change_a_bit(size: str, form: str, to: i
 @pytest.mark.parametrize("size", SIZES)
 def test_pieces_give_what_the_formula_gives(size: str, form: str, to: int) -> None:
     found = everything(SIZES[size], form, to, torch.float64)
-    with kernels.disabled():
+    with library.disabled():
         expected = everything(SIZES[size], form, to, torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)

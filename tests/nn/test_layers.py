@@ -14,8 +14,9 @@ from scalegmn.audit import residual
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.transform import Transform
 from scalegmn.native.formula import Edge
-from scalegmn.nn.layers import DualLayer, ForwardLayer, GraphLayer, Iteration, ReciprocalLayer, SharedLayer, Style
+from scalegmn.nn.layers import DualLayer, ForwardLayer, GraphLayer, Iteration, ReciprocalLayer, SharedLayer
 from scalegmn.nn.states import Given, States
+from scalegmn.nn.style import Nets, Style
 from scalegmn.nn.symmetry import Symmetry, edge_groups, vertex_groups
 from scalegmn.testing import relative_error
 
@@ -119,7 +120,9 @@ def positions_of(a: Architecture, width: int = 4) -> list[torch.Tensor]:
 
 @cases
 @pytest.mark.parametrize(
-    "style", [{}, {"sign": "absolute"}, {"aggregate": "mean"}, {"positions": 4}], ids=["plain", "abs", "mean", "pe"]
+    "style",
+    [{}, {"nets": Nets("absolute")}, {"aggregate": "mean"}, {"positions": 4}],
+    ids=["plain", "abs", "mean", "pe"],
 )
 def test_states_go_on_moving_as_they_should(flow: type[GraphLayer], name: str, style: dict[str, object]) -> None:
     a = SUBJECTS[name]
@@ -160,6 +163,9 @@ class Watched(States):
     def r(self, connection: int) -> Edge:
         self.asked.append(("r", connection))
         return self.states.r(connection)
+
+    def settle(self, name: str, index: int) -> None:
+        self.states.settle(name, index)
 
 
 def test_only_what_is_asked_for_is_computed() -> None:
@@ -291,7 +297,7 @@ def test_recomputation_changes_no_gradient(flow: type[GraphLayer], name: str) ->
     a = SUBJECTS[name]
     found = []
     for checkpointing in (False, True):
-        layer = make(flow, a, dropout=0.2, checkpointing=checkpointing)
+        layer = make(flow, a, nets=Nets(dropout=0.2), checkpointing=checkpointing)
         torch.manual_seed(1)
         new = Iteration(layer, Iteration(layer, random_states(a)))
         sum(ask(new, key).square().mean() for key in keys(flow, a)).backward()  # type: ignore[union-attr]

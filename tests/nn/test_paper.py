@@ -16,12 +16,12 @@ from scalegmn.core.activations import Phi
 from scalegmn.core.groups import GROUPS, Group, PositiveScale, Sign, Trivial
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
-from scalegmn.models.base import Classifier, Editor
+from scalegmn.models.heads import Classifier, Editor
 from scalegmn.models.scalegmn import ScaleGMN, ScaleGMNTrunk
 from scalegmn.native.formula import Edge
 from scalegmn.nn.invariant import PaperInvariant
-from scalegmn.nn.nets import Nets
 from scalegmn.nn.paper import Outer
+from scalegmn.nn.style import Nets
 
 RULES = ("symmetrise", "absolute")
 
@@ -114,8 +114,12 @@ def test_a_net_that_forgets_to_canonicalise_would_be_noticed(monkeypatch: pytest
     model = ScaleGMN([a], 3, form="paper", width=4, layers=2).double().eval()
     scramble(model)
     assert violation(model, fresh(a), transforms(a)) < 1e-9
-    symm = PaperInvariant.canonical
-    monkeypatch.setattr(PaperInvariant, "canonical", lambda self, i, x: symm(self, i, x) + x.dense().sum(-1, True))
+    symm = PaperInvariant.mapped
+
+    def careless(self: PaperInvariant, i: int, x: Edge, matrix: Tensor) -> Tensor:
+        return symm(self, i, x, matrix) + x.dense().sum(-1, True) * matrix.sum(1)
+
+    monkeypatch.setattr(PaperInvariant, "mapped", careless)
     assert violation(model, fresh(a), transforms(a)) > 1e-3
 
 

@@ -15,13 +15,11 @@ from scalegmn.core.activations import Phi
 from scalegmn.core.groups import GROUPS, Group, NonZeroScale, PositiveScale, Sign, Trivial
 from scalegmn.errors import ScaleGMNError
 from scalegmn.native.formula import Edge, inverse_norm
-from scalegmn.nn.invariant import ScaleInvariant, unit
-from scalegmn.nn.scale import (
-    RescaleEquivariant,
-    ScaleEquivariant,
-    ScaleInvariants,
-    SignRule,
-)
+from scalegmn.native.unit import unit
+from scalegmn.nn.invariant import ScaleInvariant
+from scalegmn.nn.scale import RescaleEquivariant, ScaleEquivariant, ScaleInvariants
+from scalegmn.nn.spec import SignRule
+from scalegmn.nn.style import Nets
 
 RULES: tuple[SignRule, ...] = ("symmetrise", "absolute")
 few = settings(laws, max_examples=6)
@@ -219,9 +217,8 @@ def test_equivariant_nets_keep_multipliers(
     augmented: bool,
 ) -> None:
     contexts, companions = ([2], [3]) if augmented else ([], [])
-    net = ScaleEquivariant(GROUPS, 5, 4, contexts=contexts, companions=companions, hidden=6, depth=depth, sign=rule).to(
-        dtype
-    )
+    nets = Nets(rule, depth=depth)
+    net = ScaleEquivariant(GROUPS, 5, 4, nets, contexts=contexts, companions=companions, hidden=6).to(dtype)
     scramble(net, seed % 1000)
     x = normal(9, 5, seed=seed, dtype=dtype)
     ps = [normal(9, n, seed=seed + n, dtype=dtype) for n in contexts]
@@ -255,7 +252,7 @@ def test_new_equivariant_nets_begin_near_the_linear_map() -> None:
 
 
 def test_depth_is_a_composition() -> None:
-    net = scramble(ScaleEquivariant([Sign], 5, 4, contexts=[2], depth=2).double())
+    net = scramble(ScaleEquivariant([Sign], 5, 4, Nets(depth=2), contexts=[2]).double())
     x, p = normal(9, 5, seed=0), normal(9, 2, seed=1)
     first = net.gamma[0](x) * net.invariant[0](Sign, [x], [p])
     second = net.gamma[1](first) * net.invariant[1](Sign, [first], [p])

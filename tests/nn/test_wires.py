@@ -10,9 +10,9 @@ from scalegmn.audit import violation
 from scalegmn.core.networks import Networks
 from scalegmn.core.transform import Transform
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.base import Editor
+from scalegmn.models.heads import Editor
 from scalegmn.models.method import Method
-from scalegmn.models.ng_gnn import NGGNN
+from scalegmn.models.peers.ng_gnn import NGGNN
 from scalegmn.models.scalegmn import GMN, ScaleGMN, ScaleGMNB
 from scalegmn.nn.kernels import apart, together
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from scalegmn import Architecture, Networks, ScaleGMN, ScaleGMNError, Zoo, load
 from scalegmn.inference.trained import Trained
-from scalegmn.models.flat import FlatMLP
+from scalegmn.models.peers.flat import FlatMLP
 from scalegmn.models.scalegmn import GMN
 from scalegmn.report import browser, play
 from scalegmn.tasks import Classification
@@ -137,7 +137,7 @@ def test_only_the_invariant_model_stays_still(digits: Zoo, runs: Path, tmp_path:
         assert max(abs(a - b) for a, b in moving) > 1e-3
     assert other["picture"] != start["picture"]
     # What the page shows at first is what torch says.
-    chosen = play.examples(digits, digits.split("test"), "label")[:1]
+    chosen = play.one_of_each(digits, digits.split("test"), "label")[:1]
     for trained, bars in zip(models.values(), start["bars"], strict=True):
         with torch.no_grad():
             answer = trained.model(digits.batch(chosen)).softmax(1)[0]

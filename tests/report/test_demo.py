@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scalegmn.cli.application import BAD_INPUT, OK, run
-from scalegmn.cli.demo import TITLES, app
+from scalegmn.cli.application import BAD_INPUT, OK, app, run
+from scalegmn.cli.experiments.demo import TITLES
 from scalegmn.report.demo import MODELS, ask_shipped
 
 KEYS = {"accuracy", "accuracy_transformed", "seconds", "parameters"}
@@ -19,7 +19,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(app, [*command, "--json"]) == OK
     first = capsys.readouterr()
     found = json.loads(first.out)
-    assert "1/4  the model `mnist`, which comes with the package, reads networks that are fitted now" in first.err
+    assert "1/4  the shipped model `mnist` reads newly fitted networks" in first.err
     assert list(found) == list(MODELS) == list(TITLES)
     assert all(row.keys() >= KEYS for row in found.values())
     for name in ("scalegmn", "scalegmn-no-probes"):

@@ -13,12 +13,17 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.image import imread
+from tiny_runs import recipe_for
 
-from scalegmn.cli.application import BAD_INPUT, OK, run
-from scalegmn.cli.report import app
+from scalegmn.cli.application import BAD_INPUT, OK, app, run
+from scalegmn.core.architecture import Architecture
 from scalegmn.report.build import Finding, write_report
 from scalegmn.report.figures import changes, png
+from scalegmn.testing import random_networks
+from scalegmn.training.loop import train
+from scalegmn.training.progress import Progress
 from scalegmn.training.run import Run
+from scalegmn.zoo.store.writer import ZooWriter
 
 VOID = {"meta", "img"}
 
@@ -157,3 +162,23 @@ def test_png_is_read_back(channels: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, channels), dtype=np.uint8)
     found = (imread(BytesIO(png(pixels)), format="png") * 255).round().astype(np.uint8)
     assert (found.reshape(5, 7, -1)[..., :channels] == pixels).all()
+
+
+def test_files_of_a_zoo_are_named_the_worst_first(tmp_path: Path) -> None:
+    writer = ZooWriter(tmp_path / "zoo", kind="checkpoints", arguments={})
+    networks = random_networks(Architecture.mlp([2, 4, 1], "relu"), 40, dtype=torch.float32)
+    split = ["train"] * 20 + ["val"] * 10 + ["test"] * 10
+    accuracy = torch.linspace(0, 1, 40)
+    accuracy[35] = 50.0
+    files = [f"run_<{i}>.pt" for i in range(40)]
+    writer.append(networks.architecture, networks.parameters, {"accuracy": accuracy, "split": split, "file": files})
+    writer.finish()
+    task = {"name": "regression", "column": "accuracy"}
+    recipe = recipe_for(tmp_path / "zoo", epochs=1, task=task, model={"name": "statnn"})
+    train(recipe, tmp_path / "run", progress=Progress("files", quiet=True))
+    (finding,) = write_report([tmp_path / "run"], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    listed = re.findall(r'data-heading="file">run_&lt;(\d+)&gt;.pt<', text)
+    assert finding.files == tuple(files[30:])
+    assert sorted(listed) == [str(i) for i in range(30, 40)]
+    assert listed[0] == "35"

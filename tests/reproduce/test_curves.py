@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from scalegmn.files import write_json
 from scalegmn.reproduce import render
 from scalegmn.reproduce.curves import draw_curves
 from scalegmn.reproduce.records import read_records
-from scalegmn.training.state import write_json
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,5 +24,5 @@ def test_curves_are_drawn_and_shown(tmp_path: Path) -> None:
     for record in records:
         write_json(tmp_path / f"{record.dataset}.{record.method}.{record.seed}.json", vars(record))
     assert read_records(tmp_path) == records
-    assert "distributions/curves-small.png" in render.page(tmp_path, "small", tmp_path)
-    assert "curves" not in render.page(tmp_path, "small", tmp_path / "elsewhere")
+    assert "distributions/curves-small.png" in render.results_page(tmp_path, "small", tmp_path)
+    assert "curves" not in render.results_page(tmp_path, "small", tmp_path / "elsewhere")

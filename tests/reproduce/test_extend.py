@@ -14,24 +14,24 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
 from scalegmn.reproduce.extend import add_method, add_table
-from scalegmn.reproduce.tables import Table
+from scalegmn.reproduce.tables import ResultTable
 from scalegmn.training.recipe import add_recipes
 
 PLUGIN = """
 from pathlib import Path
 from scalegmn.reproduce.experiments import Dataset
 from scalegmn.reproduce.extend import add_dataset, add_method, add_table
-from scalegmn.reproduce.tables import Table
-from scalegmn.reproduce.zoos import Place, open_zoo
+from scalegmn.reproduce.tables import ResultTable
+from scalegmn.reproduce.zoos import Folders, open_zoo
 from scalegmn.training.recipe import add_recipes, find_file
 
 built = []
 add_recipes(Path(__file__).with_name("recipes"))
 add_method("narrow", "Narrow", ["inr-classification"])
 add_dataset(Dataset("own", "Own", "own", "accuracy", 100.0, 1, ("inr",)), lambda name, place: built.append(name))
-add_table(Table("mine", "Mine", ("own",), ("mlp", "narrow")))
+add_table(ResultTable("mine", "Mine", ("own",), ("mlp", "narrow")))
 assert find_file("small/inr/narrow").parent.parent.parent == Path(__file__).with_name("recipes").resolve()
-open_zoo("own", Place("small", Path("zoos"), None, None, Path(".")))
+open_zoo("own", Folders("small", Path("zoos"), None, None, Path(".")))
 assert built == ["own"]
 """
 
@@ -71,6 +71,6 @@ def test_what_is_there_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ScaleGMNError, match="method: 'mlp' is taken; give yours another name"):
         add_method("mlp", "Mine")
     with pytest.raises(ScaleGMNError, match="table 'mine': 'nothing' is not known; add it first"):
-        add_table(Table("mine", "Mine", ("mnist",), ("nothing",)))
+        add_table(ResultTable("mine", "Mine", ("mnist",), ("nothing",)))
     with pytest.raises(ScaleGMNError, match="recipes: expected a folder"):
         add_recipes(tmp_path / "gone")

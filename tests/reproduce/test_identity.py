@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scalegmn.files import read_object, write_json
 from scalegmn.reproduce import identity
 from scalegmn.reproduce.identity import caps, checksums
-from scalegmn.reproduce.zoos import Place
-from scalegmn.training.state import read_json, write_json
+from scalegmn.reproduce.zoos import Folders
 from scalegmn.zoo.store.stats import tau_cap
 from scalegmn.zoo.store.writer import header_hash
 from scalegmn.zoo.store.zoo import Zoo
@@ -25,13 +25,13 @@ def header(path: Path, arguments: dict[str, object]) -> str:
 
 
 def test_a_zoo_is_known_under_its_former_checksum_too(tmp_path: Path) -> None:
-    old, new = Place("small", tmp_path / "old", None), Place("small", tmp_path / "new", None)
+    old, new = Folders("small", tmp_path / "old", None), Folders("small", tmp_path / "new", None)
     before, now = (header(p.zoos / "mnist", {"images_sha256": s, "seed": 0}) for p, s in ((old, THEN), (new, NOW)))
     assert before != now
     assert checksums("mnist", new) == (now, before)
     assert checksums("mnist", old) == (before,)
     # Another argument is another zoo, whatever the images are called.
-    other = Place("small", tmp_path / "other", None)
+    other = Folders("small", tmp_path / "other", None)
     header(other.zoos / "mnist", {"images_sha256": NOW, "seed": 1})
     assert not set(checksums("mnist", other)) & {now, before}
     assert checksums("fashion-mnist", new) == ()
@@ -42,21 +42,22 @@ def test_what_is_made_of_such_zoos_is_known_as_well(tmp_path: Path) -> None:
     for kind, images in (("old", THEN), ("new", NOW)):
         parts = [header(tmp_path / kind / f"svhn-gs-{a}", {"images_sha256": images, "a": a}) for a in ("relu", "tanh")]
         known[kind] = header(tmp_path / kind / "svhn-gs-both", {"combined": parts, "where": {}})
-    assert checksums("svhn-gs-both", Place("small", tmp_path / "new", None)) == (known["new"], known["old"])
+    assert checksums("svhn-gs-both", Folders("small", tmp_path / "new", None)) == (known["new"], known["old"])
     # Without its parts nobody can tell what it was called.
     (tmp_path / "new" / "svhn-gs-relu" / "zoo.json").unlink()
-    assert known["old"] not in checksums("svhn-gs-both", Place("small", tmp_path / "new", None))
+    assert known["old"] not in checksums("svhn-gs-both", Folders("small", tmp_path / "new", None))
 
 
 def test_caps_are_found_under_every_checksum(tmp_path: Path) -> None:
     from tiny_cnns import stripes
 
-    from scalegmn.zoo.cnn.build import Budget, build_cnn_zoo
+    from scalegmn.zoo.cnn.build import build_cnn_zoo
+    from scalegmn.zoo.cnn.recipe import Budget
 
-    place = Place("small", tmp_path, None)
+    place = Folders("small", tmp_path, None)
     path = tmp_path / "cifar10-gs-relu"
     build_cnn_zoo(stripes(), path, count=10, budget=Budget(batch=32, epochs=1), threads=1)
-    saved = read_json(path / "zoo.json")
+    saved = read_object(path / "zoo.json")
     saved["arguments"]["images_sha256"] = NOW
     write_json(path / "zoo.json", {**saved, "sha256": header_hash(saved)})
     zoo = Zoo.open(path)

@@ -15,7 +15,8 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.reproduce.records import read_records
 from scalegmn.zoo.inr.canvas import Canvas
-from scalegmn.zoo.inr.fit import Fit, fit_inrs
+from scalegmn.zoo.inr.conventions import Fit
+from scalegmn.zoo.inr.fit import fit_inrs
 from scalegmn.zoo.store.zoo import Zoo
 
 COUNT, TESTS = 36, 8

@@ -14,20 +14,21 @@ import torch
 from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
+from scalegmn.files import read_object, write_json
 from scalegmn.inference.trained import load
 from scalegmn.models.registry import method as named
 from scalegmn.reproduce import render
 from scalegmn.reproduce.experiments import DATASETS, METHODS, Experiment, experiments, recipe_file, run_folder
 from scalegmn.reproduce.records import Record, read_records, same_experiment
-from scalegmn.reproduce.run import missing, perform, settle
+from scalegmn.reproduce.run import missing, perform, tuned
 from scalegmn.reproduce.tables import TABLES, table
-from scalegmn.reproduce.zoos import NAMES, Place, collection, held_out, open_zoo
+from scalegmn.reproduce.zoos import NAMES, Folders, collection, held_out, open_zoo
 from scalegmn.tasks import task_class
 from scalegmn.training.recipe import read_recipe, shipped
 from scalegmn.training.run import Run
-from scalegmn.training.state import read_json, write_json
 from scalegmn.zoo.images.collections import load_images
-from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.inr.build import build_inr_zoo
+from scalegmn.zoo.inr.conventions import Fit
 
 ROOT = Path(__file__).parents[2]
 # Rows of the paper's scale alone.
@@ -35,8 +36,8 @@ FULL = {m for m in METHODS if "-ours" in m or re.search("-[0-9]+k$", m)}
 ALL = [(d, m) for t in TABLES.values() for d in t.datasets for m in t.methods]
 
 
-SMALL = Place("small", Path("zoos/small"), None)
-PAPER = Place("paper", Path("zoos/paper"), None)
+SMALL = Folders("small", Path("zoos/small"), None)
+PAPER = Folders("paper", Path("zoos/paper"), None)
 
 
 @pytest.mark.parametrize("dataset", sorted({d for d, _ in ALL}))
@@ -112,9 +113,9 @@ def test_every_record_answers_the_experiment_of_its_name() -> None:
 def test_datasets_name_zoos_that_can_be_built() -> None:
     assert {d.zoo for d in DATASETS.values()} <= set(NAMES)
     with pytest.raises(ScaleGMNError, match="expected one of mnist"):
-        open_zoo("imagenet", Place("small", Path("nowhere"), None))
+        open_zoo("imagenet", Folders("small", Path("nowhere"), None))
     with pytest.raises(ScaleGMNError, match="scalegmn zoo images mnist"):
-        open_zoo("mnist", Place("small", Path("nowhere"), None))
+        open_zoo("mnist", Folders("small", Path("nowhere"), None))
 
 
 def test_published_collections_take_the_place_of_our_zoos(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_published_collections_take_the_place_of_our_zoos(tmp_path: Path) -> Non
     for label, number, view in ((7, 1, ""), (3, 45_001, ""), (1, 50_001, ""), (7, 1, "aug0_")):
         save(given / "siren_cifar_wts" / f"randinit_smaller_{view}{label}s" / f"net{number}.pth", colours)
     (given / "cifar10").mkdir()
-    place = Place("paper", tmp_path / "zoos", None, None, given)
+    place = Folders("paper", tmp_path / "zoos", None, None, given)
     zoo = open_zoo("mnist", place)
     assert (len(zoo), zoo.path.name) == (24, "mnist-published")
     (asked,) = experiments(DATASETS["mnist"], METHODS["dws"], 1, place)
@@ -158,7 +159,19 @@ def _record(dataset: str, method: str, seed: int, value: float) -> Record:
     versions = {"scalegmn": "1", "torch": "2", "python": "3"}
     machine = {"processor": "a", "cores": 2, "system": "b"}
     return Record(
-        dataset, method, seed, "accuracy", value, value, 1000, 5.0, 240.0, {}, versions, {"networks": 9}, machine
+        dataset=dataset,
+        method=method,
+        seed=seed,
+        metric="accuracy",
+        value=value,
+        val=value,
+        parameters=1000,
+        epochs=5.0,
+        seconds=240.0,
+        recipe={},
+        versions=versions,
+        zoo={"networks": 9},
+        machine=machine,
     )
 
 
@@ -249,16 +262,16 @@ def test_lower_errors_win(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> Folders:
     """A zoo of digits in the place of MNIST: real networks, quickly fitted."""
     build_inr_zoo(
         load_images("digits"), tmp_path / "zoos" / "mnist", fit=Fit(hidden=(8, 8), steps=20), sizes=(40, 20, 20)
     )
-    return Place("small", tmp_path / "zoos", None)
+    return Folders("small", tmp_path / "zoos", None)
 
 
 def test_runs_leave_records_and_are_not_repeated(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, runs = tmp_path / "results" / "small", tmp_path / "runs"
     methods = ["mlp", "statnn"]
@@ -272,7 +285,7 @@ def test_runs_leave_records_and_are_not_repeated(
     assert [e.name for e in left(methods, 2)] == ["mnist.mlp.1", "mnist.statnn.1"]
     # An option that did not exist then had its default, and a field had another name.
     path = results / "mnist.mlp.0.json"
-    old = read_json(path)
+    old = read_object(path)
     del old["recipe"]["training"]["move"]
     old["moved"] = old.pop("transformed")
     write_json(path, old)
@@ -306,15 +319,15 @@ def test_runs_leave_records_and_are_not_repeated(
     assert [row["method"] for row in shown["rows"]] == ["mlp"]
     assert [column["name"] for column in shown["datasets"]] == ["mnist", "cifar10"]
     # Another zoo in the same place is another experiment.
-    header = read_json(place.zoos / "mnist" / "zoo.json")
+    header = read_object(place.zoos / "mnist" / "zoo.json")
     write_json(place.zoos / "mnist" / "zoo.json", {**header, "sha256": "0" * 64})
     assert len(left(methods, 1)) == 2
 
 
-def test_seeds_of_other_settings_are_done_again(place: Place, tmp_path: Path) -> None:
+def test_seeds_of_other_settings_are_done_again(place: Folders, tmp_path: Path) -> None:
     """A row with two seeds whose recipe has changed is missing both, though one seed is asked for."""
     (now, _) = experiments(DATASETS["mnist"], METHODS["mlp"], 2, place)
-    sha256 = read_json(place.zoos / "mnist" / "zoo.json")["sha256"]
+    sha256 = read_object(place.zoos / "mnist" / "zoo.json")["sha256"]
     for seed, lr in ((0, 0.5), (1, 0.5), (2, now.recipe.training.lr)):
         recipe = now.recipe.model_copy(update={"seed": seed}).to_dict()
         recipe["training"]["lr"] = lr
@@ -336,7 +349,7 @@ def test_a_page_is_written_where_asked_and_nowhere_else(
     assert "wrote pages/mine.md" in capsys.readouterr().err
 
 
-def test_the_strength_of_an_augmentation_is_searched_on_validation(place: Place, tmp_path: Path) -> None:
+def test_the_strength_of_an_augmentation_is_searched_on_validation(place: Folders, tmp_path: Path) -> None:
     (plain,) = experiments(DATASETS["cifar10-gs-relu"], METHODS["ng-gnn-augmented"], 1, PAPER)
     assert plain.grid == {"training.augment_rate": [0.5, 1.0, 2.0, 4.0]}
     assert not experiments(DATASETS["fashion-mnist"], METHODS["ng-gnn-augmented"], 1, PAPER)[0].grid
@@ -344,7 +357,7 @@ def test_the_strength_of_an_augmentation_is_searched_on_validation(place: Place,
     # The same with another setting, which is quicker to tell apart: with no steps to speak of nothing is learnt.
     seeds = experiments(DATASETS["mnist"], METHODS["mlp"], 2, place, minutes=1.0)
     grid = {"training.steps": [1, 60]}
-    first, second = (settle(dataclasses.replace(e, grid=grid), tmp_path / "runs") for e in seeds)
+    first, second = (tuned(dataclasses.replace(e, grid=grid), tmp_path / "runs") for e in seeds)
     trials = [Run(path).results() for path in sorted((tmp_path / "runs").iterdir()) if path.is_dir()]
     assert [trial["seed"] for trial in trials] == [0, 0]
     # Two trials may be equally good.
@@ -374,7 +387,7 @@ def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFix
 
 def test_the_page_in_the_documentation_is_what_the_records_say() -> None:
     shown = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert shown == render.page(ROOT / "results" / "small", "small", ROOT / "docs" / "distributions")
+    assert shown == render.results_page(ROOT / "results" / "small", "small", ROOT / "docs" / "distributions")
 
 
 def test_damaged_records_are_named(tmp_path: Path) -> None:

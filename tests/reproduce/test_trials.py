@@ -17,20 +17,21 @@ import pytest
 from scalegmn.cli import app
 from scalegmn.cli.application import run as command
 from scalegmn.errors import ScaleGMNError
+from scalegmn.files import read_object, write_json
 from scalegmn.models.registry import method
 from scalegmn.reproduce import render
 from scalegmn.reproduce.experiments import DATASETS, METHODS, experiments, run_folder
 from scalegmn.reproduce.records import read_records
 from scalegmn.reproduce.tables import TABLES, table
-from scalegmn.reproduce.trials import Outcome, Trial, read_outcomes, trials, tried, unanswered, winner, write_winner
-from scalegmn.reproduce.zoos import Place
+from scalegmn.reproduce.trials import Trial, TrialRecord, read_outcomes, trials, tried, unanswered, winner, write_winner
+from scalegmn.reproduce.zoos import Folders
 from scalegmn.training import recipe as recipe_module
 from scalegmn.training.recipe import RECIPES, add_recipes, read_recipe, shipped
-from scalegmn.training.state import read_json, write_json
 from scalegmn.zoo.images.collections import load_images
-from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.inr.build import build_inr_zoo
+from scalegmn.zoo.inr.conventions import Fit
 
-SMALL = Place("small", Path("zoos/small"), None)
+SMALL = Folders("small", Path("zoos/small"), None)
 TUNED = [name for name in TABLES if TABLES[name].tuned]
 COMPARED = {"gmn", "dws", "nfn-hnp", "ng-gnn", "ng-gnn-64", "probegen", "scalegmn", "scalegmn-b"}
 CANNOT = {"inr-classification": set(), "generalisation": {"dws"}, "editing": {"probegen"}}
@@ -98,12 +99,21 @@ def test_models_of_trials_are_those_of_the_rows() -> None:
             assert recipe.model.options.get("probes", 0) in ((64, 128) if name_of[-2:] in ("64", "en") else (0,))
 
 
-def _outcome(trial: Trial, val: float | None) -> Outcome:
-    recipe = {**trial.recipe.to_dict(), "zoo": trial.dataset.zoo}
-    versions, machine = {"scalegmn": "1", "torch": "2", "python": "3"}, {"processor": "a", "cores": 2, "system": "b"}
-    name, changes, metric, zoo = trial.dataset.name, dict(trial.changes), trial.dataset.metric, {"sha256": "0"}
-    which = (name, trial.method.name, trial.number)
-    return Outcome(*which, changes, metric, val, 1.0, 2.0, recipe, versions, zoo, machine)
+def _outcome(trial: Trial, val: float | None) -> TrialRecord:
+    return TrialRecord(
+        dataset=trial.dataset.name,
+        method=trial.method.name,
+        number=trial.number,
+        changes=dict(trial.changes),
+        metric=trial.dataset.metric,
+        val=val,
+        epochs=1.0,
+        seconds=2.0,
+        recipe={**trial.recipe.to_dict(), "zoo": trial.dataset.zoo},
+        versions={"scalegmn": "1", "torch": "2", "python": "3"},
+        zoo={"sha256": "0"},
+        machine={"processor": "a", "cores": 2, "system": "b"},
+    )
 
 
 def _note(results: Path, name: str, name_of: str, values: list[float | None]) -> None:
@@ -167,9 +177,9 @@ def test_tables_and_pages_tell_of_trials(tmp_path: Path) -> None:
         "Settings of DWS: of each the best of 4 trials, the same for all, on the validation networks of "
         "Dilation of MNIST, MSE x 100."
     )
-    assert "had the\nsame trials" in render.page(tmp_path, "small")
+    assert "were tuned with the same trials" in render.results_page(tmp_path, "small")
     shutil.rmtree(tmp_path / "trials")
-    assert "had the\nsame trials" not in render.page(tmp_path, "small")
+    assert "were tuned with the same trials" not in render.results_page(tmp_path, "small")
 
 
 def _words(zoo: Path, out: Path, *more: str) -> list[str]:
@@ -243,8 +253,8 @@ def test_what_cannot_be_tuned_is_one_line(zoo: Path, tmp_path: Path, capsys: pyt
 
 
 def test_trials_of_another_zoo_do_not_count(zoo: Path, tmp_path: Path) -> None:
-    wanted, place = table("inr-classification"), Place("small", zoo / "small", None)
-    sha256 = read_json(zoo / "small" / "mnist" / "zoo.json")["sha256"]
+    wanted, place = table("inr-classification"), Folders("small", zoo / "small", None)
+    sha256 = read_object(zoo / "small" / "mnist" / "zoo.json")["sha256"]
     (tmp_path / "trials").mkdir()
     for trial in trials(wanted, "dws", place):
         outcome = dataclasses.replace(_outcome(trial, 0.5), zoo={"sha256": sha256 if trial.number else "1"})

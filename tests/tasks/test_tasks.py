@@ -17,11 +17,11 @@ from tiny_zoos import digits_zoo, mixed_zoo
 from torch import Tensor, nn
 
 from scalegmn.core.architecture import Architecture
-from scalegmn.core.networks import Networks, each_architecture
+from scalegmn.core.mixed import each_architecture
+from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.models.base import Editor
-from scalegmn.models.flat import FlatMLP, FlatSpec
-from scalegmn.models.method import Method
+from scalegmn.models.heads import Editor
+from scalegmn.models.peers.flat import FlatMLP
 from scalegmn.models.trunk import EditingTrunk, Pooling
 from scalegmn.tasks import TASKS, Classification, Editing, Regression, Task, task_from_json
 from scalegmn.tasks.editing import contrast, dilate
@@ -38,8 +38,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
 class Brightening(EditingTrunk):
     """Says the same about all networks: 1 at the last bias, 0 elsewhere."""
 
-    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: FlatSpec) -> None:
-        super().__init__(method, architectures, spec)
+    def build(self) -> None:
         self.one = nn.Parameter(torch.ones(()))
 
     def forward(self, networks: Networks) -> Tensor:

@@ -16,7 +16,7 @@ from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.nn.body import Flow
+from scalegmn.nn.spec import Flow
 from scalegmn.theorem.proof import AnalyticInvariant
 from scalegmn.theorem.simulate import Passes, Simulation
 

@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounter
 
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
-from scalegmn.models.base import Classifier, Editor
+from scalegmn.models.heads import Classifier, Editor
 from scalegmn.models.scalegmn import ScaleGMN
 
 # torch's compiler looks at gradients of tensors that have none.

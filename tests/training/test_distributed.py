@@ -12,10 +12,10 @@ import pytest
 import torch
 from tiny_runs import recipe_for, same, weights
 
+from scalegmn.files.tensors import read_tensors
 from scalegmn.training.distributed import World
 from scalegmn.training.loop import train
 from scalegmn.training.run import Run
-from scalegmn.training.state import read_tensors
 from scalegmn.zoo.store.zoo import Zoo
 
 KEEPER = """
@@ -23,7 +23,8 @@ import sys
 from pathlib import Path
 from scalegmn.training import loop
 from scalegmn.training.recipe import read_recipe
-from scalegmn.training.state import weights_of, write_tensors
+from scalegmn.files.tensors import write_tensors
+from scalegmn.training.state import weights_of
 
 class Keeper(loop.Trainer):
     def _finish(self):

@@ -16,20 +16,22 @@ from tiny_runs import recipe_for, same, weights
 from tiny_zoos import mixed_zoo
 
 from scalegmn.core import canonical
+from scalegmn.core.canonical import present
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.inference.trained import load
-from scalegmn.models.flat import FlatTrunk
+from scalegmn.models.peers.flat import FlatTrunk
 from scalegmn.tasks import Classification
 from scalegmn.training import loop
-from scalegmn.training.data import Stream, present
+from scalegmn.training.data import Stream
 from scalegmn.training.distributed import World
 from scalegmn.training.loop import DivergedError, learning_rate, train
 from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import Training
 from scalegmn.training.run import Run
 from scalegmn.training.state import load_state
-from scalegmn.zoo.store.zoo import Zoo, ZooWriter
+from scalegmn.zoo.store.writer import ZooWriter
+from scalegmn.zoo.store.zoo import Zoo
 
 
 def test_a_run_directory_tells_everything(digits: Zoo, tmp_path: Path) -> None:
@@ -242,6 +244,19 @@ def test_a_refused_run_leaves_no_directory(mixed: Zoo, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_no_directory(digits: Zoo, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+
+    def fail() -> None:
+        with run.alone():
+            run.begin(recipe_for(digits.path), Classification.from_zoo(digits), digits)
+            torch.empty(2**50)
+
+    with pytest.raises(RuntimeError, match="memory"):
+        fail()
+    assert not run.path.exists()
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_corrected_recipe_starts_where_nothing_was_trained(digits: Zoo, tmp_path: Path, resume: bool) -> None:
     run, first = Run(tmp_path / "run"), recipe_for(digits.path, epochs=1, lr=0.5)
@@ -304,9 +319,10 @@ def test_a_finished_run_is_not_trained_again(digits: Zoo, tmp_path: Path) -> Non
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == changed
 
 
-def test_a_device_that_is_not_there_is_one_line(digits: Zoo, tmp_path: Path) -> None:
-    with pytest.raises(ScaleGMNError, match="device: cannot use 'gpu'"):
-        train(recipe_for(digits.path, device="gpu"), tmp_path / "run")
+@pytest.mark.parametrize("device", ["gpu", "meta"])
+def test_a_device_that_is_not_there_is_one_line(digits: Zoo, tmp_path: Path, device: str) -> None:
+    with pytest.raises(ScaleGMNError, match=f"device: cannot use '{device}'"):
+        train(recipe_for(digits.path, device=device), tmp_path / "run")
 
 
 # -- parts -----------------------------------------------------------------------------------------------------

@@ -122,6 +122,11 @@ def test_the_resolved_recipe_is_toml_that_gives_the_same_recipe() -> None:
         ("model.widht=4", "model 'scalegmn': unknown option 'widht'; did you mean 'width'?"),
         ("model.copies=4", "model 'scalegmn': unknown option 'copies'"),
         ("model.probes=0.5", "model 'scalegmn': probes: expected int, got 0.5"),
+        (f"model.probes={2**62}", f"model 'scalegmn': probes: expected at most 100000, got {2**62}"),
+        ("model.layers=100000", "model 'scalegmn': layers: expected at most 1000, got 100000"),
+        (f"training.epochs={2**63}", "training.epochs: input should be less than or equal to 1000000000"),
+        (f"training.batch={2**63}", "training.batch: input should be less than or equal to 1000000000"),
+        (f"training.batch=0x{'f' * 6000}", "training.batch: input should be a valid integer"),
         ("model.dropout=nan", "model 'scalegmn': dropout: expected at least 0 and less than 1, got nan"),
     ],
 )

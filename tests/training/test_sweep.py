@@ -17,7 +17,7 @@ from scalegmn.cli import app
 from scalegmn.cli.application import run
 from scalegmn.errors import ScaleGMNError
 from scalegmn.training.run import Run
-from scalegmn.training.sweep import Outcome, Point, parse_grid, points, run_here, run_on_ray, summarise
+from scalegmn.training.sweep import Outcome, Point, parse_grid, points, ranked, run_here, run_on_ray
 from scalegmn.zoo.store.zoo import Zoo
 
 
@@ -59,6 +59,8 @@ def test_a_grid_may_be_a_file(tmp_path: Path) -> None:
 def test_a_wrong_value_anywhere_is_found_before_anything_runs(digits: Zoo, tmp_path: Path) -> None:
     with pytest.raises(ScaleGMNError, match=r"training\.lr: input should be a valid number"):
         points(values(digits), parse_grid(["training.lr=1e-3,fast"]), 1, tmp_path / "out")
+    with pytest.raises(ScaleGMNError, match="sweep: expected at most 100000 runs"):
+        points(values(digits), parse_grid(["training.lr=1e-3"]), 10**30, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -68,7 +70,7 @@ def test_a_sweep_goes_on_where_it_stopped(digits: Zoo, tmp_path: Path) -> None:
     times = [(p.path / "model.safetensors").stat().st_mtime_ns for p in todo[:3]]
     outcomes = collect(todo)
     assert [(p.path / "model.safetensors").stat().st_mtime_ns for p in todo[:3]] == times
-    rows = summarise(outcomes)
+    rows = ranked(outcomes)
     assert [row["runs"] for row in rows] == [2, 2]
     first = [outcomes[p]["val"]["accuracy"] for p in todo if p.changes == tuple(rows[0]["changes"])]
     assert rows[0]["val"]["mean"] == pytest.approx(sum(first) / 2)
@@ -85,7 +87,7 @@ def test_the_best_validation_comes_first_in_either_direction() -> None:
             for v in (0.5, 0.9, 0.1)
         }  # fmt: skip
         outcomes[Point(("a=bad",), 0, recipe, Path())] = {"error": "diverged"}
-        return [row["val"]["mean"] for row in summarise(outcomes)]
+        return [row["val"]["mean"] for row in ranked(outcomes)]
 
     assert rows("classification", "accuracy") == [0.9, 0.5, 0.1, None]
     assert rows("editing", "mse") == [0.1, 0.5, 0.9, None]
@@ -94,7 +96,7 @@ def test_the_best_validation_comes_first_in_either_direction() -> None:
 def test_a_run_that_diverges_is_counted_and_the_others_go_on(digits: Zoo, tmp_path: Path) -> None:
     task = {"name": "regression", "column": "psnr"}
     todo = points(values(digits, task=task, clip=0), parse_grid(["training.lr=1e25,1e-3"]), 1, tmp_path)
-    rows = summarise(collect(todo))
+    rows = ranked(collect(todo))
     assert [(row["runs"], row["failed"]) for row in rows] == [(1, 0), (0, 1)]
 
 
@@ -164,7 +166,7 @@ def test_ray_gives_the_same_models(digits: Zoo, tmp_path: Path) -> None:
     words = ["sweep", "recipe.toml", "--grid", "model.width=4,8", "--out", "ray", "--ray", "local", "--json"]
     command = [sys.executable, "-m", "scalegmn", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["rows"]) == 2
     for point in here:

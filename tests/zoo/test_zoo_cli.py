@@ -26,7 +26,8 @@ from scalegmn.cli.application import run
 from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture
 from scalegmn.zoo.store.stats import layer_statistics, tau_cap
-from scalegmn.zoo.store.zoo import Zoo, ZooWriter
+from scalegmn.zoo.store.writer import ZooWriter
+from scalegmn.zoo.store.zoo import Zoo
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +201,7 @@ def test_own_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     [
         (["info", "{tmp}"], "holds no zoo.json; build one with `scalegmn zoo build`"),
         (["verify", "{tmp}"], "holds no zoo.json"),
-        (["show", "{varied}", "--plot", "{tmp}/x.png"], "holds cnn networks, which paint no images"),
+        (["show", "{varied}", "--plot", "{tmp}/x.png"], "holds cnn networks, which have no pictures"),
         (["info", "{digits}", "--plot", "{tmp}/none/x.png"], "none/x.png: cannot be written"),
         (["show", "{digits}", "--plot", "{tmp}/x.nothing"], "cannot write"),
         (["build", "inr", "--images", "digits", "--out", "{tmp}/z", "--hidden", "a,b"], "hidden: expected whole"),

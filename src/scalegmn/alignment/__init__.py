@@ -1,1 +1,1 @@
-"""Networks compared, aligned, merged and balanced along their symmetries; nothing here is trained."""
+"""Comparing, aligning, merging and balancing networks up to their symmetries; nothing here is trained."""

@@ -1,4 +1,4 @@
-"""Bringing one network onto another along their symmetry."""
+"""Bringing one network as close as possible to another by symmetries."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _NOTHING = 1e-20  # a sum that no search makes smaller
 
 @dataclass(frozen=True)
 class Alignment:
-    r"""How b was brought onto a, for each of B pairs.
+    r"""How b was aligned to a, for each of B pairs.
 
     Distances are root mean squares over all parameters of the error relative to the tensor they are in,
     \(d^2 = \sum_t \frac{P_t}{P} \frac{|A_t - B_t|^2}{|A_t|^2 + |B_t|^2}\): 0 for equal networks, about 1 for
     unrelated ones.
 
     Arguments:
-        aligned: The networks b, moved: the same functions, in the names and the type they came in.
-        transform: The symmetry that moved them, phases aside.
+        aligned: The networks b after alignment: the same functions, with the same names and type.
+        transform: The symmetry that was applied to them, except for phases.
         turns: Per layer (B, n), the half turns of sine neurons after that; None for layers without phases.
         before: The distance (B,) of the parameters as they were.
         distance: The distance (B,) of the balanced networks after alignment.
         residuals: Per tensor (B, T), the relative error after alignment; `names` says which.
-        exact: Whether (B,) all residuals are within rounding: the networks are the same but for symmetry.
+        exact: Whether (B,) all residuals are within rounding: the networks are equal up to symmetry.
     """
 
     aligned: Networks
@@ -54,23 +54,23 @@ class Alignment:
         return tuple(t.name for t in terms(self.aligned.architecture))
 
     def apply(self, networks: Networks) -> Networks:
-        """Move other networks in the same way, phases included."""
+        """Transform other networks in the same way, phases included."""
         return turned(self.transform.apply(networks), self.turns)
 
 
 def align(
     a: Networks, b: Networks, *, inputs: Tensor | None = None, share: float = 0.5, scale: bool = True
 ) -> Alignment:
-    """Bring b onto a: permutations, scales, signs and phases of hidden neurons, which change no function.
+    """Align b to a by permutations, scales, signs and phases of hidden neurons, which do not change the function.
 
-    Both networks are balanced (`scales`), neurons are matched by their answers to a few inputs, and the match is
+    Both networks are balanced (`scales`), neurons are matched by their responses to a few inputs, and the match is
     refined on the weights, one family of layers after another, until no step makes the distance smaller.
 
     Arguments:
         a, b: Networks of one architecture: pairs, or one of either for all of the other.
-        inputs: Data (N, n_0, *spatial). If given, neurons are also matched by their answers to it.
-        share: With inputs, the share of answers in what is made small: 0 weights alone, 1 answers alone.
-        scale: Without it, permutations alone.
+        inputs: Data (N, n_0, *spatial). If given, neurons are also matched by their responses to it.
+        share: With inputs, how much responses count: 0 means weights alone, 1 responses alone.
+        scale: False uses permutations alone.
 
     >>> a = Networks(Architecture.mlp([2, 8, 1], "tanh"), torch.randn(1, 33, dtype=torch.float64))
     >>> found = align(a, Transform.sample(a.architecture, 1).apply(a))
@@ -90,7 +90,7 @@ def align(
 
 
 def pairs(a: Networks, b: Networks) -> tuple[Networks, Networks]:
-    """Complain about what cannot be compared; repeat a single network for all of the others."""
+    """Refuse what cannot be compared; repeat a single network for all of the others."""
     if a.architecture != b.architecture:
         raise ScaleGMNError(f"networks: expected one architecture, got {a.architecture.beside(b.architecture)}")
     if len(a) == len(b) > 0:
@@ -106,7 +106,7 @@ def balanced(networks: Networks, *, scale: bool = True) -> tuple[Networks, Trans
 
     Arguments:
         networks: Any.
-        scale: Without it, the order alone.
+        scale: False changes the order alone.
 
     Returns:
         The representatives, and the transform that leads to them after `canonical.phase`.
@@ -136,12 +136,12 @@ def _align(a: Networks, b: Networks, inputs: Tensor | None, share: float, scale:
         _mean(a.architecture, Search(a.to(dtype=torch.float64), b.to(dtype=torch.float64)).residuals()),
         _mean(a.architecture, residuals),
         residuals,
-        residuals.amax(1) <= tolerance(a, b),
+        residuals.amax(1) <= tolerance(a.dtype, b.dtype),
     )
 
 
 def _search(left: Networks, right: Networks, inputs: Tensor | None, share: float, scale: bool) -> Search:
-    """Match networks that are balanced: the best of three starts for each pair."""
+    """Match balanced networks: the best of three starts for each pair."""
     states = signatures(left, inputs), signatures(right, inputs)
     answers = (states[0].answers, states[1].answers) if share else None
     best = Search(left, right, signs=scale, answers=answers, weight=share)
@@ -161,13 +161,13 @@ def _search(left: Networks, right: Networks, inputs: Tensor | None, share: float
     return best
 
 
-def tolerance(a: Networks, b: Networks) -> float:
-    """What rounding may leave of a relative error."""
-    return max(1e-9, 16 * max(torch.finfo(a.dtype).eps, torch.finfo(b.dtype).eps))
+def tolerance(*types: torch.dtype) -> float:
+    """The largest relative error that counts as rounding, of networks in these types."""
+    return max(1e-9, *(16 * torch.finfo(t).eps for t in types))
 
 
 def _mean(architecture: Architecture, residuals: Tensor) -> Tensor:
-    """The distance (B,) that residuals (B, T) amount to."""
+    """The distance (B,) of residuals (B, T)."""
     sizes = [t.segment.size / architecture.parameters for t in terms(architecture)]
     return (residuals.square() @ residuals.new_tensor(sizes)).sqrt()
 

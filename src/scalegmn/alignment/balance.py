@@ -1,4 +1,4 @@
-"""Networks that are kinder to few bits: ranges made equal along the scaling symmetry."""
+"""Preparing networks for few bits: moved along the scaling symmetry to where rounding changes the outputs least."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from torch import Tensor
 
 from ..core.networks import Networks
 from ..core.transform import Transform
-from .scales import equalising
+from .scales import least_noise
 from .states import default_inputs
 from .structure import joined, split, terms
 
 
 @dataclass(frozen=True)
 class Balance:
-    """Balanced networks, and what that changed, for each of B networks.
+    """Balanced networks, and the effect, for each of B networks.
 
     Arguments:
-        networks: The same functions with equal ranges, in the names and the type they came in.
-        transform: The symmetry that led there; only scales.
+        networks: The same functions, with the same names and type.
+        transform: The symmetry that was applied; only scales.
         imbalance: Before and after (B,): the bits that a neuron's weights waste on average, because the step of a
-            tensor follows its largest entry.
+            tensor is set by its largest entry.
         int8: Before and after (B,): the relative error of the outputs when each weight tensor is rounded to 8 bits;
-            None unless asked for.
+            None unless requested.
     """
 
     networks: Networks
@@ -34,23 +34,23 @@ class Balance:
 
 
 def balance(networks: Networks, *, int8: bool = False, inputs: Tensor | None = None) -> Balance:
-    r"""The member of the orbit whose ranges are most alike: cross-layer equalisation (Nagel et al. 2019).
+    """The member of the orbit whose outputs change least when each weight tensor is rounded with one step.
 
-    A neuron whose largest incoming weight is r and whose largest outgoing weight is s is multiplied by
-    \(\sqrt{s / r}\), after which both are \(\sqrt{r s}\); layers that share neurons take turns. Layers without positive
-    scales stay as they are.
+    Cross-layer equalisation (Nagel et al. 2019) makes the largest weights into and out of every neuron equal, and so
+    gives neurons that hardly matter as many bits as the others. Here a model of the rounding noise is minimised
+    (`scales.least_noise`). Neither needs data. Layers without positive scales stay as they are.
 
     Arguments:
         networks: Any.
-        int8: Also measure what 8 bits per weight, one step per tensor, do to the outputs.
-        inputs: For that, as in `Networks.evaluate`; random ones where omitted.
+        int8: Also measure how rounding to 8 bits per weight, one step per tensor, changes the outputs.
+        inputs: For that, as in `Networks.evaluate`; random ones if omitted.
 
     >>> from scalegmn import Architecture
-    >>> a = Networks(Architecture.mlp([1, 1, 1], "relu"), torch.tensor([[4.0, 2.0, 1.0, 0.5]]))
-    >>> balance(a).networks.parameters.tolist()
-    [[2.0, 1.0, 2.0, 0.5]]
+    >>> a = Networks(Architecture.mlp([1, 2, 1], "relu", bias=False), torch.tensor([[8.0, 0.125, 0.5, 32.0]]))
+    >>> balance(a).networks.parameters
+    tensor([[2., 2., 2., 2.]])
     """
-    found = equalising(networks.detach(), "largest")
+    found = least_noise(networks.detach())
     transform = Transform(found.architecture, found.permutations, tuple(s.abs() for s in found.scales))
     exact = networks.detach().to(dtype=torch.float64)
     moved = transform.apply(exact)
@@ -65,7 +65,7 @@ def balance(networks: Networks, *, int8: bool = False, inputs: Tensor | None = N
 def quantised(networks: Networks, bits: int = 8) -> Networks:
     """Networks whose weight tensors are rounded to a few bits, symmetric, one step per tensor.
 
-    What has one number per neuron (biases, gains) stays as it is.
+    Tensors with one number per neuron (biases, gains) stay unchanged.
 
     Arguments:
         networks: Any.
@@ -82,7 +82,7 @@ def quantised(networks: Networks, bits: int = 8) -> Networks:
 
 
 def rounding_error(networks: Networks, inputs: Tensor, bits: int = 8) -> Tensor:
-    """What rounding does to the outputs (B,), relative to their size.
+    """How much rounding changes the outputs (B,), relative to their size.
 
     Arguments:
         networks: Any.
@@ -97,7 +97,7 @@ def rounding_error(networks: Networks, inputs: Tensor, bits: int = 8) -> Tensor:
 
 
 def imbalance(networks: Networks) -> Tensor:
-    """The mean over hidden neurons and the tensors they have a part in of log2(range of tensor / range of part)."""
+    """The mean of log2(range of tensor / range of the neuron's part of it), over hidden neurons and their tensors."""
     a = networks.architecture
     found = []
     for term, x in zip(terms(a), split(networks), strict=True):

@@ -26,7 +26,7 @@ class Barrier:
     Arguments:
         at: Positions (P,), from 0 at the first network to 1 at the second.
         curves: Losses (P,) with the second network `as stored`, `permuted`, `aligned` (scales, signs and phases too),
-            and aligned with statistics `restored`, where data were given.
+            and aligned with statistics `restored`, if data were given.
     """
 
     at: Tensor
@@ -63,12 +63,12 @@ class Barrier:
 
 
 def barrier(a: Networks, b: Networks, loss: Loss, *, points: int = 11, inputs: Tensor | None = None) -> Barrier:
-    """Measure a loss on the way from one network to another, before and after alignment.
+    """Measure a loss on the line from one network to another, before and after alignment.
 
     Arguments:
         a, b: One network each.
         loss: Gives one number per network, (B,).
-        points: How many networks on the way, ends included.
+        points: How many networks on the line, ends included.
         inputs: Data on which statistics are restored, if given.
     """
     a, b = pairs(a, b)

@@ -15,13 +15,13 @@ from .states import default_inputs
 def distance(a: Networks, b: Networks, *, inputs: Tensor | None = None) -> Tensor:
     r"""The distance (B,) between the orbits of networks: 0 for the same one, about 1 for unrelated ones.
 
-    Each orbit is stood for by its member of least norm, phases in range. Among these only permutations and signs are
-    left, which change no norm, so that
+    Each orbit is represented by its member of least norm, with phases in range. Such members differ by permutations
+    and signs, which do not change the norm, so that
 
     \[ d(a, b)^2 = \min_g \sum_t \frac{P_t}{P} \frac{|A_t - g B_t|^2}{|A_t|^2 + |B_t|^2} \]
 
-    does not depend on which members were given, on the unit of a tensor, or on neurons that have no effect: they vanish
-    in the member of least norm. The minimum is the one that `align` finds.
+    does not depend on which members were given, on the unit of a tensor, or on neurons that have no effect (they vanish
+    in the member of least norm). The minimum is the one that `align` finds.
 
     Arguments:
         a, b: Networks of one architecture: pairs, or one of either for all of the other.
@@ -37,7 +37,7 @@ def distance(a: Networks, b: Networks, *, inputs: Tensor | None = None) -> Tenso
 
 @dataclass(frozen=True)
 class Same:
-    """The answer of `same`, with its evidence; true where all pairs are the same.
+    """The answer of `same`, with its evidence; true if all pairs are the same.
 
     Arguments:
         same: Per pair (B,), whether all tensors agree within rounding after alignment.
@@ -54,7 +54,7 @@ class Same:
 
 
 def same(a: Networks, b: Networks) -> Same:
-    """Whether networks are equal but for symmetry, within the rounding of their type.
+    """Whether networks are equal up to symmetry, within the rounding of their type.
 
     Arguments:
         a, b: Networks of one architecture: pairs, or one of either for all of the other.

@@ -11,7 +11,8 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from ..core.networks import Networks
-from .align import align, balanced
+from ..errors import ScaleGMNError
+from .align import align, balanced, tolerance
 from .fingerprint import Fingerprint, fingerprint
 from .match import Search
 from .states import signatures
@@ -45,7 +46,7 @@ class Copies:
     """What `find_copies` found.
 
     Arguments:
-        links: Enough of them to connect all that belongs together.
+        links: Enough of them to connect all networks that belong together.
         compared: How many pairs were aligned or tried.
     """
 
@@ -57,27 +58,33 @@ def find_copies(
     networks: Networks,
     *,
     near: float = NEAR,
+    types: Sequence[torch.dtype] = (),
     track: Callable[[Sequence[Tensor]], Iterator[Tensor]] = iter,
 ) -> Copies:
-    """Networks of a batch that are the same but for symmetry, or near.
+    """Networks of a batch that are equal up to symmetry, or near each other.
 
     Each network is compared with the first that shares its digest and with the nearest three by fingerprint.
 
     Arguments:
         networks: Any number of one architecture.
         near: The largest distance of networks that count as near.
+        types: The type in which each network was stored, if not that of the batch; it decides what counts as rounding.
         track: Shows progress over a sequence of batches.
     """
+    if not near >= 0:
+        raise ScaleGMNError(f"near: expected a distance, 0 or more, got {near}")
     candidates = _candidates(fingerprint(networks))
+    rounding = torch.tensor([tolerance(t) for t in types or [networks.dtype] * len(networks)])
     links = []
     for pairs in track(list(candidates.split(_BATCH)) if len(candidates) else []):
         a, b = networks[pairs[:, 0]], networks[pairs[:, 1]]
         # A first match tells most unrelated pairs from the others.
-        hopeful = (_first_match(a, b) < 2 * near).nonzero()[:, 0]
+        hopeful = (_first_match(a, b) < 2 * max(near, NEAR)).nonzero()[:, 0]
         if not len(hopeful):
             continue
         found = align(a[hopeful], b[hopeful])
-        rows = zip(pairs[hopeful].tolist(), found.distance.tolist(), found.exact.tolist(), strict=True)
+        same = found.residuals.amax(1).cpu() <= rounding[pairs[hopeful]].amax(1)
+        rows = zip(pairs[hopeful].tolist(), found.distance.tolist(), same.tolist(), strict=True)
         links += [Link(i, j, "same" if exact else "near", d) for (i, j), d, exact in rows if exact or d <= near]
     return Copies(links, len(candidates))
 
@@ -91,7 +98,7 @@ def _first_match(a: Networks, b: Networks) -> Tensor:
 
 
 def _candidates(prints: Fingerprint) -> Tensor:
-    """Pairs (N, 2) that fingerprints do not tell apart."""
+    """Pairs (N, 2) with similar fingerprints."""
     first: dict[str, int] = {}
     pairs = []
     for i, digest in enumerate(prints.digests):
@@ -110,7 +117,7 @@ def _candidates(prints: Fingerprint) -> Tensor:
 
 
 def groups(count: int, links: Sequence[Link]) -> list[list[int]]:
-    """The positions 0 to count - 1 in groups that links connect, largest first, in order of position.
+    """The positions 0 to count - 1 in groups connected by links, largest group first, each in ascending order.
 
     >>> groups(4, [Link(0, 2, "same", 0.0), Link(2, 3, "near", 0.1)])
     [[0, 2, 3], [1]]

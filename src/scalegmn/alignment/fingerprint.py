@@ -1,4 +1,4 @@
-"""A short vector that all members of an orbit share and that moves little when weights do."""
+"""A short vector that is the same for all members of an orbit and changes little when weights change little."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.networks import Networks
 from .states import default_inputs, unit
-from .structure import turns
+from .structure import half_turn
 
 WIDTH = 32
 _CHUNK = 1 << 24
@@ -30,10 +30,10 @@ class Fingerprint:
 
     @property
     def digests(self) -> list[str]:
-        """Sixteen hexadecimal digits per network, of the vector in coarse steps.
+        """Sixteen hexadecimal digits per network, from the coarsely rounded vector.
 
-        Networks of one orbit share them, unless rounding lies across a step: in float64 never in practice, in
-        float32 about once in a thousand. Networks that share one are all but certainly the same; `same` tells.
+        Networks of one orbit share them, unless rounding falls on a boundary: in float64 never in practice, in float32
+        about once in a thousand. Networks that share one are almost certainly the same; `same` checks it.
         """
         steps = (self.vectors / _STEP).round().to(torch.int16).cpu().numpy()
         return [hashlib.sha256(row.astype("<i2").tobytes()).hexdigest()[:16] for row in steps]
@@ -42,9 +42,9 @@ class Fingerprint:
 def fingerprint(networks: Networks) -> Fingerprint:
     r"""Invariant vectors of networks.
 
-    In each layer, the products \(|z_i g_i|\) of a neuron's answers to fixed random inputs and of its gradients are
-    free of scales and signs, and their means over the neurons free of order. These, and the outputs, are projected
-    to 32 numbers.
+    In each layer, the products \(|z_i g_i|\) of a neuron's responses to fixed random inputs with its gradients do not
+    depend on scales and signs, and their means over the neurons do not depend on the order. These, and the outputs,
+    are projected to 32 numbers.
 
     Arguments:
         networks: Any.
@@ -69,7 +69,7 @@ def _vectors(networks: Networks) -> Tensor:
         answers = exact.responses(x).means()
         gradients = exact.gradients(x)
     # Half a turn changes the sign of a sine's input, but not its output.
-    says = [answers.pre[i] if turns(a, i) is None else answers.post[i] for i in range(len(a.layers))]
+    says = [answers.pre[i] if half_turn(a, i) is None else answers.post[i] for i in range(len(a.layers))]
     products = [(s * g).abs() for s, g in zip(says[1:-1], gradients[1:-1], strict=True)]
     # All have the unit of the output. What is far below the others is rounding, as behind a normalisation.
     size = torch.stack([p.flatten(1).amax(1) for p in products] or [answers.post[-1].flatten(1)[:, 0] * 0]).amax(0)

@@ -1,4 +1,4 @@
-"""How well neurons of two networks go together, under every choice of their signs and phases."""
+"""How well neurons of two networks match, for every choice of their signs and phases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDS = 4
 
 @dataclass(frozen=True)
 class Entry:
-    """Inner products of what neurons of A and of B have at one place.
+    """Inner products of corresponding vectors of neurons of A and of B.
 
     Arguments:
         value: For all pairs (B, n, n), or for chosen ones (B, n).
@@ -45,7 +45,7 @@ class Phases:
     signs: frozenset[int]
 
     def cost(self, sign: float, odd: bool) -> Tensor:
-        """What a sign costs with the best even, or the best odd, number of half turns."""
+        """The cost of a sign with the best even, or the best odd, number of half turns."""
         if odd:
             # The incoming weights change their sign once more, and the phase moves by half a turn.
             return self.weight * (1 - (self.opposite if sign > 0 else self.equal)).square()
@@ -54,12 +54,12 @@ class Phases:
 
 @dataclass
 class Likeness:
-    """Everything that is known about the pairs of neurons of a slot.
+    """What is known about the pairs of neurons of a slot.
 
     Arguments:
         free: Whether signs and phases may be chosen.
-        entries: Inner products; their sum, each with its sign, is made large.
-        phases: Per sine layer, what phases cost.
+        entries: Inner products; their sum, each with its sign, is maximised.
+        phases: Per sine layer, the cost of phases.
     """
 
     free: bool
@@ -67,7 +67,7 @@ class Likeness:
     phases: dict[int, Phases] = field(default_factory=dict)
 
     def add(self, entry: Entry) -> None:
-        """Add inner products; those that move alike are one entry."""
+        """Add inner products; those with the same signs are one entry."""
         for n, other in enumerate(self.entries):
             if (other.signs, other.mirrored) == (entry.signs, entry.mirrored):
                 self.entries[n] = replace(entry, value=other.value + entry.value)
@@ -75,7 +75,7 @@ class Likeness:
         self.entries.append(entry)
 
     def picked(self, order: Tensor) -> Likeness:
-        """The same for neurons i of A and order[i] of B alone."""
+        """The same for the pairs of neuron i of A and order[i] of B alone."""
 
         def pick(x: Tensor) -> Tensor:
             return x.gather(2, order[..., None])[..., 0]
@@ -86,7 +86,7 @@ class Likeness:
         return Likeness(self.free, [replace(e, value=pick(e.value)) for e in self.entries], phases)
 
     def best(self) -> Tensor:
-        """What each pair gains with its best signs and phases."""
+        """The gain of each pair with its best signs and phases."""
         total = torch.zeros_like(self.entries[0].value)
         for part in self._parts():
             total = total + part._largest()[0]
@@ -100,7 +100,7 @@ class Likeness:
         return found
 
     def odd(self, layer: int, signs: dict[int, Tensor]) -> Tensor:
-        """Whether (1 or 0) phases of a layer are best turned by an odd number of half turns, once signs are chosen."""
+        """Whether (1 or 0) an odd number of half turns is best for the phases of a layer, once signs are chosen."""
         options = [self._layer(layer, signs, odd=odd) for odd in (False, True)]
         if not any(e.mirrored == layer for e in self.entries):
             return torch.zeros_like(options[0])
@@ -136,7 +136,7 @@ class Likeness:
         return sorted({v for e in self.entries for v in e.signs} | {v for p in self.phases.values() for v in p.signs})
 
     def _largest(self) -> tuple[Tensor, dict[int, Tensor]]:
-        """The largest sum over the signs, and the signs; in doubt those that change nothing."""
+        """The largest sum over the signs, and the signs; in case of a tie, those that change nothing."""
         variables = self._variables() if self.free else []
         ones = torch.ones_like(self.entries[0].value)
         if len(variables) <= _MANY:
@@ -161,7 +161,7 @@ class Likeness:
         return best, chosen
 
     def _sum(self, choice: dict[int, float] | dict[int, Tensor]) -> Tensor:
-        """What is gained under a choice of signs, with the best phases."""
+        """The gain for a choice of signs, with the best phases."""
         total = torch.zeros_like(self.entries[0].value)
         for e in self.entries:
             if e.mirrored is None:
@@ -173,7 +173,7 @@ class Likeness:
         return total
 
     def _layer(self, layer: int, choice: dict[int, float] | dict[int, Tensor], *, odd: bool) -> Tensor:
-        """What enters a sine layer gains when its phases make an even or odd number of half turns."""
+        """The gain of what enters a sine layer when its phases turn by an even or odd number of half turns."""
         total = torch.zeros_like(self.entries[0].value)
         for e in self.entries:
             if e.mirrored == layer:

@@ -1,12 +1,12 @@
-r"""Matching the neurons of pairs of networks: linear assignments, one family after another, until none gets better.
+r"""Matching the neurons of pairs of networks: linear assignments, one family after another, until nothing improves.
 
 For pairs (A, B) of balanced networks the search minimises
 
     sum over tensors of  c |A - g B|^2
 
-over permutations, signs and phases g, which leave the norms as they are. With all but one family of layers in place,
-the sum is a linear assignment problem of its neurons, in which each candidate pair of neurons takes its best signs and
-phases; so no step makes the sum larger (weight matching, Ainsworth et al. 2023, extended to signs, phases and ties).
+over permutations, signs and phases g, which do not change norms. With all but one family of layers fixed, this is a
+linear assignment problem of its neurons, in which each candidate pair of neurons gets its best signs and phases; so no
+step increases the sum (weight matching, Ainsworth et al. 2023, extended to signs, phases and ties).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..core.networks import Networks
 from ..core.transform import Transform
 from .assign import assign
 from .likeness import Entry, Likeness, Phases
-from .phases import apart, nearest
-from .states import States
-from .structure import Family, Slot, Term, families, mirrors, pieces, sent, split, terms, turns
+from .phases import nearest_parity, phase_distance
+from .states import Signatures
+from .structure import Family, Slot, Term, families, half_turn, mirrors, pieces, sent_sign, split, terms
 
 _SWEEPS = 100
 _LESS = 1e-12  # what counts as smaller
@@ -37,7 +37,7 @@ class Search:
 
     Arguments:
         a, b: The networks, in float64, balanced, phases in range.
-        signs: Whether neurons may change sign; without it phases stay as they are too.
+        signs: Whether neurons may change sign; if not, phases stay unchanged too.
         answers: Per layer, vectors (B, n, h) of both networks' neurons to match beside the parameters.
         weight: The share of these vectors in the sum.
     """
@@ -72,7 +72,7 @@ class Search:
         return self.order[0].shape[0]
 
     def at(self, rows: Tensor) -> Search:
-        """Some of the pairs, to search further on their own."""
+        """Some of the pairs, to continue the search with them alone."""
         found = copy(self)
         found.left, found.right = [x[rows] for x in self.left], [x[rows] for x in self.right]
         found.weights, found.norms = [w[rows] for w in self.weights], [w[rows] for w in self.norms]
@@ -81,7 +81,7 @@ class Search:
         return found
 
     def put(self, rows: Tensor, other: Search) -> None:
-        """Take over the state of some of the pairs."""
+        """Take over the state of some pairs from another search."""
         for mine, theirs in zip(
             (*self.right, *self.order, *self.sign), (*other.right, *other.order, *other.sign), strict=True
         ):
@@ -110,8 +110,8 @@ class Search:
 
     # -- starts ------------------------------------------------------------------------------------------------
 
-    def start_from_states(self, a: States, b: States) -> None:
-        """Match neurons by their answers and their gradients."""
+    def start_from_states(self, a: Signatures, b: Signatures) -> None:
+        """Match neurons by their responses and their gradients."""
         for family in families(self.architecture):
             likes = []
             for slot in family.slots:
@@ -121,13 +121,13 @@ class Search:
                     both = (a.gradients, b.gradients), (a.answers, b.answers)
                     gradients, answers = (x[i][:, here] @ y[i][:, here].mT for x, y in both)
                     like.add(Entry(gradients, frozenset(block.signs), self._mirrored(i)))
-                    like.add(Entry(answers, sent(self.architecture, i, block.start)))
+                    like.add(Entry(answers, sent_sign(self.architecture, i, block.start)))
                     like.add(Entry(-_SIZES * torch.cdist(a.sizes[i][:, here], b.sizes[i][:, here]).square()))
                 likes.append(like)
             self._move(family, likes)
 
     def start_from_weights(self, *, backwards: bool = False) -> None:
-        """Match family after family from one end, by the tensors whose other end is in place."""
+        """Match family after family from one end, by the tensors whose other end is already matched."""
         order = families(self.architecture)
         missing = [place for family in order for place in family.places()]
         for family in reversed(order) if backwards else order:
@@ -138,7 +138,7 @@ class Search:
     # -- search ------------------------------------------------------------------------------------------------
 
     def refine(self) -> None:
-        """Go through the families until no pair gets better."""
+        """Go through the families until no pair improves."""
         rows = torch.arange(len(self), device=self.order[0].device)
         for _ in range(_SWEEPS):
             part = self.at(rows)
@@ -149,7 +149,7 @@ class Search:
                 return
 
     def _sweep(self) -> Tensor:
-        """One step per family; which pairs (B,) got better."""
+        """One step per family; returns which pairs (B,) improved."""
         better = torch.zeros_like(self.order[0][:, 0], dtype=torch.bool)
         for family in families(self.architecture):
             before, old = self.objective(family.layers), self._snapshot()
@@ -160,14 +160,14 @@ class Search:
         return better
 
     def _snapshot(self) -> Search:
-        """What there is now; moves replace tensors and never write into them."""
+        """The current state; moves replace tensors and never write into them."""
         found = copy(self)
         found.right, found.order, found.sign = list(self.right), list(self.order), list(self.sign)
         found.answers = dict(self.answers)
         return found
 
     def _restore(self, old: Search, rows: Tensor) -> None:
-        """Undo what was done since a snapshot, for the pairs of a mask (B,)."""
+        """Go back to a snapshot for the pairs of a mask (B,)."""
         for mine, theirs in ((self.right, old.right), (self.order, old.order), (self.sign, old.sign)):
             for n, (x, y) in enumerate(zip(mine, theirs, strict=True)):
                 if x is not y:
@@ -177,7 +177,7 @@ class Search:
 
     def _half(self, layer: int) -> float | None:
         """Half a turn of a layer's biases, if they may turn."""
-        return turns(self.architecture, layer) if self.signs else None
+        return half_turn(self.architecture, layer) if self.signs else None
 
     def _mirrored(self, layer: int) -> int | None:
         """The layer, if half a turn changes the sign of what enters it."""
@@ -188,7 +188,7 @@ class Search:
         return Likeness(self.signs, [Entry(self.weights[0].new_zeros(len(self), slot.size, slot.size))])
 
     def _likeness(self, slot: Slot, missing: frozenset[int] = frozenset()) -> Likeness:
-        """What the tensors say about the neurons of a slot, but for those whose other end is missing."""
+        """What the tensors say about the neurons of a slot, except those whose other end is not matched yet."""
         like = self._blank(slot)
         for piece in pieces(self.architecture, slot):
             term, here = self.terms[piece.term], slice(piece.block.start, piece.block.stop)
@@ -198,7 +198,7 @@ class Search:
             x, y = (term.rows(side[piece.term], piece.end)[:, here] for side in (self.left, self.right))
             half = self._half(piece.layer)
             if piece.end == "target" and term.segment.kind == "bias" and half is not None:
-                equal, opposite = (apart(x[..., 0], sign * y[..., 0], half) for sign in (1, -1))
+                equal, opposite = (phase_distance(x[..., 0], sign * y[..., 0], half) for sign in (1, -1))
                 like.phases[piece.layer] = Phases(equal, opposite, 0.5 * half**2 * w, piece.signs)
             else:
                 mirrored = self._mirrored(piece.layer) if piece.end == "target" else None
@@ -208,7 +208,7 @@ class Search:
                 x, y, w = self.answers[i]
                 here = slice(block.start, block.stop)
                 gain = (x[:, here] * w[:, None, None]) @ y[:, here].mT
-                like.add(Entry(gain, sent(self.architecture, i, block.start)))
+                like.add(Entry(gain, sent_sign(self.architecture, i, block.start)))
         return like
 
     # -- moves -------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Search:
         self._carry_out(moved, family.layers, turned)
 
     def _carry_out(self, move: Transform, layers: frozenset[int], odd: dict[int, Tensor]) -> None:
-        """Apply a move that concerns some layers; then turn phases, by odd counts where `odd` says so."""
+        """Apply a move to some layers; then turn phases, by odd numbers of half turns where `odd` says so."""
         for n, term in enumerate(self.terms):
             x = self.right[n]
             if term.target in layers or term.source in layers:
@@ -250,7 +250,7 @@ class Search:
                 x = x * _along(1 - 2 * odd[term.target], x)
                 half = self._half(term.target)
                 if term.segment.kind == "bias" and half is not None:
-                    x = x + half * nearest((self.left[n] - x) / half, odd[term.target])
+                    x = x + half * nearest_parity((self.left[n] - x) / half, odd[term.target])
             self.right[n] = x
         for i in layers:
             self.sign[i] = move.scales[i] * self.sign[i].gather(1, move.permutations[i])
@@ -262,7 +262,7 @@ class Search:
 
 
     def _moved(self, term: Term, x: Tensor, move: Transform, layers: frozenset[int]) -> Tensor:
-        """A term after a move that concerns some layers; as `Transform.edge`, without the ends that stay."""
+        """A term after a move of some layers; like `Transform.edge`, without the ends that stay."""
         if term.groups > 1 or term.paired:
             return move.edge(term.segment.index, x)
         if term.target in layers and term.target is not None:
@@ -285,7 +285,7 @@ def _both(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _norms(terms: Sequence[Term], left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
-    """The squared norms (B,) of terms in both networks; one far below others of its layer is no unit of its own."""
+    """The squared norms (B,) of terms in both networks; a norm far below the others of its layer is raised."""
     sizes = [_both(x, y) / t.segment.size for t, x, y in zip(terms, left, right, strict=True)]
     found = []
     for term, size in zip(terms, sizes, strict=True):

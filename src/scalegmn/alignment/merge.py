@@ -23,29 +23,32 @@ _ROUNDS = 20
 def merge(
     networks: Networks | Sequence[Networks], how: How = "average", *, at: float = 0.5, inputs: Tensor | None = None
 ) -> Networks:
-    """Average networks of one architecture after bringing them together.
+    """Average networks of one architecture after aligning them.
 
     Arguments:
-        networks: Two or more; the result takes the names, the type and the scales of the first.
-        how: `average` aligns all to the first; `mean` aligns them to their running mean again and again until nothing
-            changes (Ainsworth et al. 2023); `interpolate` goes a part of the way from the first to the second.
-        at: With `interpolate`, which part: 0 is the first network, 1 the second.
-        inputs: Data. If given, neurons are matched by their answers too, and the merged network's neurons take the
-            mean and the deviation that those of its parents have on it (REPAIR, Jordan et al. 2023).
+        networks: Two or more; the result has the names, the type and the scales of the first.
+        how: `average` aligns all to the first; `mean` aligns them to their running mean repeatedly until nothing
+            changes (Ainsworth et al. 2023); `interpolate` goes only part of the way from the first to the second.
+        at: With `interpolate`, the position: 0 is the first network, 1 the second.
+        inputs: Data. If given, neurons are also matched by their responses to it, and the merged network's neurons get
+            the mean and deviation that those of its parents have on it (REPAIR, Jordan et al. 2023).
 
     >>> from scalegmn import Architecture, Transform
     >>> a = Networks(Architecture.mlp([2, 8, 1], "tanh"), torch.randn(1, 33, dtype=torch.float64))
     >>> torch.allclose(merge([a, Transform.sample(a.architecture, 1).apply(a)]).parameters, a.parameters)
     True
     """
-    batch = networks if isinstance(networks, Networks) else Networks.cat(networks)
+    each = networks if isinstance(networks, Networks) else [n.to(dtype=networks[0].dtype) for n in networks]
+    batch = each if isinstance(each, Networks) else Networks.cat(each)
     if how not in ("average", "mean", "interpolate"):
         raise ScaleGMNError(f"how: expected average, mean or interpolate, got {how!r}")
     if len(batch) < 2:
         raise ScaleGMNError(f"networks: expected at least 2 to merge, got {len(batch)}")
     if how == "interpolate" and len(batch) != 2:
         raise ScaleGMNError(f"networks: expected 2 to interpolate, got {len(batch)}; average takes more")
-    first = batch[0]
+    if not 0 <= at <= 1:
+        raise ScaleGMNError(f"at: expected a number from 0 to 1, got {at}")
+    first = each[0][:1]
     together = _together(batch, inputs, repeat=how == "mean")
     shares = [1 - at, at] if how == "interpolate" else [1 / len(batch)] * len(batch)
     merged = blend(together, together.parameters.new_tensor(shares))
@@ -55,7 +58,7 @@ def merge(
 
 
 def blend(networks: Networks, shares: Tensor) -> Networks:
-    """The weighted mean of networks as one; shares (N,), or (M, N) for several."""
+    """The weighted mean of networks; weights (N,), or (M, N) for several means."""
     return Networks(networks.architecture, shares.reshape(-1, len(networks)) @ networks.parameters)
 
 
@@ -76,14 +79,14 @@ def _together(batch: Networks, inputs: Tensor | None, *, repeat: bool) -> Networ
 def restored(merged: Networks, parents: Networks, shares: Sequence[float], inputs: Tensor) -> Networks:
     r"""Give every hidden neuron of a merged network the mean and deviation that its parents' neurons have.
 
-    Averaging shrinks the variance of pre-activations layer by layer. From the input on, what enters a neuron is
-    multiplied by \(\sigma / \sigma'\) and shifted by \(\mu - \mu' \sigma / \sigma'\) (Jordan et al. 2023); of a
-    residual addition, the branch.
+    Averaging shrinks the variance of pre-activations layer by layer. From the input on, the pre-activation of a
+    neuron is multiplied by \(\sigma / \sigma'\) and shifted by \(\mu - \mu' \sigma / \sigma'\) (Jordan et al. 2023);
+    at a residual addition, only the branch is.
 
     Arguments:
         merged: One network.
         parents: N networks, aligned with it.
-        shares: The part of each parent.
+        shares: The weight of each parent.
         inputs: As in `Networks.evaluate`.
     """
     a = merged.architecture
@@ -107,7 +110,7 @@ def restored(merged: Networks, parents: Networks, shares: Sequence[float], input
 
 
 def _branch(networks: Networks, layer: int, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Mean and deviation (B, n) of what a layer's own parameters give, without what residual connections add."""
+    """Mean and deviation (B, n) of a layer's pre-activations without what residual connections add."""
     a = networks.architecture
     with torch.no_grad():
         answers = networks.responses(inputs)

@@ -1,15 +1,20 @@
-r"""Scales made equal: the member of an orbit whose neurons receive as much as they send.
+r"""Balanced scales: the member of an orbit of least norm, and the one with the least noise from rounding.
 
 Multipliers \(q\) turn the squared sizes \(M_{ts}\) of weights into \(M_{ts} q_t^2 / \phi(q_s)^2\). Their sum is a
 convex function of \(\log q\), and its minimum over the scales of one class is known in closed form; going through the
-classes in turn is Osborne's balancing of matrices (Osborne 1960) and, with largest entries instead of sums, cross-layer
-equalisation (Nagel et al. 2019).
+classes in turn is Osborne's balancing of matrices (Osborne 1960).
+
+Rounding the weights \(W_{ts}\) of a tensor with one step adds noise to the outputs. To first order its square is
+proportional to \(\max_{ts} W_{ts}^2 \sum_{ts} x_s^2 g_t^2\), with \(x\) the sizes of activations and \(g\) those of
+gradients. The model here is that in the member of least norm all of these are equal. With multipliers it becomes
+
+\[ N(q) = \sum_W \max_{ts} \left(\frac{q_t}{\phi(q_s)} W_{ts}\right)^2 \sum_{ts} \left(\frac{\phi(q_s)}{q_t}\right)^2 \]
+
+which is convex in \(\log q\) too (a geometric program), and does not change when all neurons of a layer have the same
+multiplier.
 """
 
 from __future__ import annotations
-
-import math
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,44 +26,54 @@ from ..core.networks import Networks
 from ..core.transform import Transform
 from .structure import Term, split, terms
 
-Size = Literal["sum", "largest"]
-
 # The start is the canonical scale of the orbit, so that after any number of rounds all its members are at one place.
 _ROUNDS = 60
 # Neurons that hear nothing, or that nobody hears, would shrink for ever.
 _FURTHEST = 30.0
 _NEWTON = 12
+# Higher and higher powers of entries, whose mean approaches the largest.
+_POWERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 
 
-def equalising(networks: Networks, size: Size = "sum") -> Transform:
-    """The transform to equal incoming and outgoing size of every neuron that scales, and to canonical signs.
+def equalising(networks: Networks) -> Transform:
+    """The transform that makes incoming and outgoing sizes of every neuron with scales equal, and signs canonical.
 
     Arguments:
         networks: Any.
-        size: Compare sums of squares (biases included), or largest entries (of matrices and convolutions alone).
     """
     start = canonical.scaling(networks)
-    levels = Levels(start.apply(networks.to(dtype=torch.float64).detach()), size)
-    # Ranges are first compared relative to those of their tensors; then those of the tensors are made alike.
-    for together in (False, True) if size == "largest" else (False,):
-        for _ in range(_ROUNDS):
-            if levels.sweep(together=together) < 1e-13:
-                break
+    levels = Levels(start.apply(networks.to(dtype=torch.float64).detach()))
+    levels.settle(_ROUNDS)
+    return _further(start, levels)
+
+
+def least_noise(networks: Networks) -> Transform:
+    """The transform to the member with the least noise from rounding, one step per tensor, and canonical signs.
+
+    Arguments:
+        networks: Any.
+    """
+    start = equalising(networks)
+    noise = RoundingNoise(start.apply(networks.to(dtype=torch.float64).detach()))
+    for noise.power in _POWERS:
+        noise.settle(_ROUNDS // len(_POWERS))
+    return _further(start, noise)
+
+
+def _further(start: Transform, levels: Levels) -> Transform:
     scales = tuple(s * u.exp() for s, u in zip(start.scales, levels.logs, strict=True))
-    return Transform(networks.architecture, start.permutations, scales)
+    return Transform(start.architecture, start.permutations, scales)
 
 
 class Levels:
-    """Squared sizes of tensors, and the logarithms of multipliers that make them equal.
+    """Squared sizes of tensors, and the logarithms of multipliers that make their sum least.
 
     Arguments:
         networks: In float64.
-        size: What is compared.
     """
 
-    def __init__(self, networks: Networks, size: Size) -> None:
+    def __init__(self, networks: Networks) -> None:
         a = networks.architecture
-        self.size: Size = size
         self.powers = [float(phi.power) for phi in a.phis]
         self.variables: dict[int, list[tuple[int, Block, float]]] = {}
         for i, blocks in enumerate(a.blocks):
@@ -69,42 +84,53 @@ class Levels:
         self.logs = [networks.parameters.new_zeros(len(networks), layer.size) for layer in a.layers]
         self.squares: list[tuple[Term, Tensor]] = []
         for term, x in zip(terms(a), split(networks), strict=True):
-            if term.target is None or (size == "largest" and not term.matrix):
+            if term.target is None or not self.counts(term):
                 continue
-            square = x.square()
-            if term.matrix:
-                square = square.sum(3) if size == "sum" else square.amax(3)
-                if _loops(a, term):
-                    square = square - square.diagonal(dim1=1, dim2=2).diag_embed()  # a neuron's own factor cancels
-            self.squares.append((term, square if term.matrix else square[..., None]))
+            square = self.over(x.square()) if term.matrix else x.square()[..., None]
+            if _loops(a, term):
+                square = square - square.diagonal(dim1=1, dim2=2).diag_embed()  # a neuron's own factor cancels
+            self.squares.append((term, square))
 
-    def sweep(self, *, together: bool) -> float:
-        """Make one variable after another equal, the others as they are; the largest step."""
-        moved = 0.0
-        for v, places in self.variables.items():
-            step = self._step(places, together=together)
-            new = (self.values.get(v, 0.0) + step).clamp(-_FURTHEST, _FURTHEST)
-            step = new - self.values.get(v, 0.0)
-            self.values[v] = new
-            moved = max(moved, float(step.abs().max()))
-            for layer, block, power in places:
-                self.logs[layer][:, block.start : block.stop] += power * step
-        return moved
+    def counts(self, term: Term) -> bool:
+        """Whether a tensor is part of the sum."""
+        return True
 
-    def _now(self, term: Term, square: Tensor) -> Tensor:
-        """The squared sizes (B, n_t, columns) of a term under the multipliers so far."""
+    def over(self, squares: Tensor) -> Tensor:
+        """The squares of matrices (B, n_t, columns, K), kernels as one number."""
+        return squares.sum(3)
+
+    def sizes(self, term: Term, square: Tensor) -> dict[float, Tensor]:
+        """What a tensor adds to the sum now (B, n_t, columns), by its exponents in the multiplier of an entry."""
+        return {1.0: square * self._factor(term)}
+
+    def settle(self, rounds: int) -> None:
+        """Balance one variable after another, with the others fixed, until nothing moves."""
+        for _ in range(rounds):
+            if max((self._move(v) for v in self.variables), default=0.0) < 1e-13:
+                break
+
+    def _move(self, v: int) -> float:
+        """Balance one variable; returns the largest step."""
+        places, old = self.variables[v], self.values.get(v, 0.0)
+        self.values[v] = (old + self._step(places)).clamp(-_FURTHEST, _FURTHEST)
+        step = self.values[v] - old
+        for layer, block, power in places:
+            self.logs[layer][:, block.start : block.stop] += power * step
+        return float(step.abs().max())
+
+    def _factor(self, term: Term) -> Tensor:
+        """The factor (B, n_t, columns) of a term's squares so far."""
         assert term.target is not None
-        log = self.logs[term.target][..., None]
-        if term.source is not None:
-            log = log - self.powers[term.source] * term.sources(self.logs[term.source])
-        return square * (2 * log).exp()
+        rows = (2 * self.logs[term.target][..., None]).exp()
+        if term.source is None:
+            return rows
+        return rows * (-2 * self.powers[term.source] * term.sources(self.logs[term.source])).exp()
 
-    def _step(self, places: list[tuple[int, Block, float]], *, together: bool) -> Tensor:
-        """The logarithm (B, n) of the factor that makes a variable equal.
+    def _step(self, places: list[tuple[int, Block, float]]) -> Tensor:
+        """The logarithm (B, n) of the factor that balances a variable.
 
         Arguments:
             places: Where the variable is: layer, block, exponent.
-            together: One factor for all neurons.
         """
         found: dict[float, Tensor] = {}
         tied = False
@@ -117,35 +143,48 @@ class Levels:
             ]
             if not ends:
                 continue
-            now = self._now(term, square)
-            if self.size == "largest" and not together:
-                whole = now.amax((1, 2), keepdim=True)
-                now = now / torch.where(whole > 0, whole, 1.0)
+            tied = tied or (len({end for end, _, _ in ends}) == 2 and not term.paired)
             if term.paired:
-                block = ends[0][1]
-                parts = [(now[:, block.start : block.stop, 0], sum(power for _, _, power in ends))]
-            else:
-                tied = tied or len({end for end, _, _ in ends}) == 2
-                rows = {end: self._over(term.rows(now[..., None], end)) for end, _, _ in ends}
-                parts = [(rows[end][:, block.start : block.stop], power) for end, block, power in ends]
-            for part, power in parts:
-                if power:
-                    found[power] = self._add(found[power], part) if power in found else part
-        levels = {
-            power: x.amax(1, keepdim=True).expand_as(x) if together else x for power, x in sorted(found.items())
-        }
-        if not levels:  # what nothing here hears or says
+                ends = [(*ends[0][:2], sum(power for _, _, power in ends))]
+            for factor, size in self.sizes(term, square).items():
+                for end, block, power in ends:
+                    part = term.rows(size[..., None], end).sum(2)[:, block.start : block.stop]
+                    if power:
+                        found[factor * power] = found.get(factor * power, 0.0) + part
+        if not found:  # what nothing here hears or says
             return self.logs[0].new_zeros(len(self.logs[0]), places[0][1].size)
-        step, held = crossing(levels, self.size)
+        step = crossing(dict(sorted(found.items())))
         # Inside one class the steps of neighbours add up.
-        step = step / 2 if tied else step
-        return torch.where(held, step, torch.zeros_like(step) if together else _alone(levels, self.size))
+        return step / 2 if tied else step
 
-    def _over(self, x: Tensor) -> Tensor:
-        return x.sum(2) if self.size == "sum" else x.amax(2)
 
-    def _add(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + y if self.size == "sum" else torch.maximum(x, y)
+class RoundingNoise(Levels):
+    """The noise of rounding, for networks of least norm; biases and gains are not rounded.
+
+    Arguments:
+        networks: In float64, of least norm.
+    """
+
+    power = 1.0
+
+    def counts(self, term: Term) -> bool:
+        """Whether it is rounded."""
+        return term.matrix
+
+    def over(self, squares: Tensor) -> Tensor:
+        """The largest entries of kernels."""
+        return squares.amax(3)
+
+    def sizes(self, term: Term, square: Tensor) -> dict[float, Tensor]:
+        """The noise of a tensor: it grows with the entries near its range, and shrinks with what the step changes."""
+        factor = self._factor(term)
+        now = square * factor
+        largest = now.amax((1, 2), keepdim=True)
+        near = (now / torch.where(largest > 0, largest, 1.0)) ** self.power
+        total = near.sum((1, 2), keepdim=True)
+        noise = largest * total ** (1 / self.power) * (term.segment.size / square[0].numel()) / factor
+        share = noise.sum((1, 2), keepdim=True) / torch.where(total > 0, total, 1.0)
+        return {self.power: near * share / self.power, -1.0: noise}
 
 
 def _loops(architecture: Architecture, term: Term) -> bool:
@@ -155,45 +194,32 @@ def _loops(architecture: Architecture, term: Term) -> bool:
     return architecture.blocks[term.source] == architecture.blocks[term.target]
 
 
-def crossing(levels: dict[float, Tensor], size: Size) -> tuple[Tensor, Tensor]:
-    r"""The \(\delta\) at which \(\sum_e M_e \exp(2 e \delta)\), or the largest of its terms, is least.
+def crossing(levels: dict[float, Tensor]) -> Tensor:
+    r"""The \(\delta\) at which \(\sum_e M_e \exp(2 e \delta)\) is least; as far as it goes where all rise or all fall.
 
     Arguments:
-        levels: The sizes (B, n) by their exponents e.
-        size: Sum or largest.
+        levels: The sizes M (B, n) by their exponents e.
 
-    Returns:
-        The step, and whether there is one: whether some terms rise and others fall.
-
-    >>> sizes = {-1.0: torch.tensor([[16.0]]), 1.0: torch.tensor([[1.0]])}
-    >>> float(crossing(sizes, "sum")[0].exp())
+    >>> float(crossing({-1.0: torch.tensor([[16.0]]), 1.0: torch.tensor([[1.0]])}).exp())
     2.0
     """
     step = torch.zeros_like(next(iter(levels.values())))
     highest = torch.full_like(step, -torch.inf)
     # In logarithms the terms are straight lines: the least of their maximum is where the highest two cross.
     for p, q in ((p, q) for p in levels for q in levels if q < 0 < p):
-        x, y = levels[p], levels[q]
+        x, y = p * levels[p], -q * levels[q]
         both = (x > 0) & (y > 0)
         log_x, log_y = (torch.where(both, m, 1.0).log() for m in (x, y))
-        if size == "sum":
-            log_x, log_y = log_x + math.log(p), log_y + math.log(-q)
         cross = (log_y - log_x) / (2 * (p - q))
         height = torch.where(both, log_x + 2 * p * cross, -torch.inf)
         step, highest = torch.where(height > highest, cross, step), torch.maximum(height, highest)
     held = highest > -torch.inf
-    for _ in range(_NEWTON if size == "sum" and len(levels) > 2 else 0):
+    for _ in range(_NEWTON if len(levels) > 2 else 0):
         now = [(e, m * (2 * e * step).exp()) for e, m in levels.items()]
         slope = torch.stack([e * x for e, x in now]).sum(0)
         bend = torch.stack([2 * e * e * x for e, x in now]).sum(0)
         step = step - torch.where(held, slope / torch.where(bend > 0, bend, 1.0), 0.0).clamp(-1, 1)
-    return step, held
-
-
-def _alone(levels: dict[float, Tensor], size: Size) -> Tensor:
-    """The step where all terms rise or all fall: to nothing, or to where the first reaches its tensor's range."""
-    step = torch.full_like(next(iter(levels.values())), torch.inf)
+    furthest = torch.full_like(step, torch.inf)
     for e, m in levels.items():
-        own = torch.full_like(m, -_FURTHEST / e) if size == "sum" else -torch.where(m > 0, m, 1.0).log() / (2 * e)
-        step = torch.where((m > 0) & (own.abs() < step.abs()), own, step)
-    return torch.where(step.isfinite(), step, 0.0)
+        furthest = torch.where((m > 0) & (abs(_FURTHEST / e) < furthest.abs()), -_FURTHEST / e, furthest)
+    return torch.where(held, step, torch.where(furthest.isfinite(), furthest, 0.0))

@@ -1,8 +1,7 @@
-"""What neurons look like from outside, whatever their order: answers to fixed random inputs, and gradients.
+"""Signatures of neurons that do not depend on their order: responses to fixed random inputs, and gradients.
 
-A network's own forward and backward pass is message passing that knows every symmetry: the post-activations of a
-neuron over some inputs move as phi(q), the gradients at its pre-activation as 1 / q. At unit length only a sign
-remains of q.
+The forward and backward pass of a network respect every symmetry: the post-activations of a neuron for some inputs
+are multiplied by phi(q), the gradients at its pre-activation by 1 / q. At unit length only a sign remains of q.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ _PLACES = 16  # of each map
 
 
 @dataclass(frozen=True)
-class States:
-    """Unit vectors of neurons, zero where a neuron's output never varies.
+class Signatures:
+    """Unit vectors of neurons; zero if a neuron's output never varies.
 
     Arguments:
-        answers: Per layer (B, n, h), centred post-activations; they move with the sign of phi(q).
-        gradients: Per layer (B, n, h), of random functions of the output; they move with the sign of q.
-        sizes: Per layer (B, n, h), how large the weights are that enter and leave; no sign moves them. They tell apart
-            neurons that say nothing.
+        answers: Per layer (B, n, h), centred post-activations; multiplied by the sign of phi(q).
+        gradients: Per layer (B, n, h), of random functions of the output; multiplied by the sign of q.
+        sizes: Per layer (B, n, h), the sizes of incoming and outgoing weights; signs do not change them. They tell
+            apart neurons whose output is constant.
     """
 
     answers: tuple[Tensor, ...]
     gradients: tuple[Tensor, ...]
     sizes: tuple[Tensor, ...]
 
-    def at(self, rows: Tensor) -> States:
+    def at(self, rows: Tensor) -> Signatures:
         """Those of some of the networks."""
-        return States(*(tuple(x[rows] for x in part) for part in (self.answers, self.gradients, self.sizes)))
+        return Signatures(*(tuple(x[rows] for x in part) for part in (self.answers, self.gradients, self.sizes)))
 
 
 def default_inputs(networks: Networks, count: int = _PROBES) -> Tensor:
@@ -46,23 +45,23 @@ def default_inputs(networks: Networks, count: int = _PROBES) -> Tensor:
     return random_inputs(networks.architecture, count, generator=generator).to(networks.device) / 2
 
 
-def signatures(networks: Networks, inputs: Tensor | None = None) -> States:
+def signatures(networks: Networks, inputs: Tensor | None = None) -> Signatures:
     """The states of all neurons.
 
     Arguments:
         networks: Balanced, in float64.
-        inputs: As in `Networks.evaluate`; random ones where omitted.
+        inputs: As in `Networks.evaluate`; random ones if omitted.
     """
     x = default_inputs(networks) if inputs is None else inputs
     with torch.no_grad():
         posts = networks.responses(x).post
-        answers = tuple(unit(features(p.expand(len(networks), *p.shape[1:]))) for p in posts)
+        answers = tuple(unit(centred_answers(p.expand(len(networks), *p.shape[1:]))) for p in posts)
         draw = torch.Generator().manual_seed(7)
         outputs = networks.architecture.layers[-1].size
         direction = torch.randn(1, posts[-1].shape[1], outputs, generator=draw, dtype=torch.float64)
         direction = direction.reshape(*direction.shape, *[1] * (posts[-1].dim() - 3)).to(posts[-1])
         gradients = tuple(unit(g.transpose(1, 2)) for g in networks.gradients(x, direction))
-    return States(answers, gradients, _sizes(networks))
+    return Signatures(answers, gradients, _sizes(networks))
 
 
 def _sizes(networks: Networks) -> tuple[Tensor, ...]:
@@ -75,7 +74,7 @@ def _sizes(networks: Networks) -> tuple[Tensor, ...]:
     return tuple(torch.stack([f.expand_as(rows[-1]) for f in rows], dim=2) for rows in found)
 
 
-def features(post: Tensor) -> Tensor:
+def centred_answers(post: Tensor) -> Tensor:
     """Centred post-activations (B, N, n, *spatial) as vectors (B, n, h), at some places of each map."""
     maps = post.flatten(3) if post.dim() > 3 else post[..., None]
     if maps.shape[3] > _PLACES:
@@ -88,6 +87,6 @@ def features(post: Tensor) -> Tensor:
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of length one; zero where there is nothing."""
+    """Rows of length one; zero if there is nothing."""
     length = x.norm(dim=2, keepdim=True)
     return torch.where(length > 0, x / torch.where(length > 0, length, 1.0), 0.0)

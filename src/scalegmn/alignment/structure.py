@@ -1,8 +1,8 @@
-"""How the tensors of an architecture hang on its symmetries: the one place here that reads blocks, slots and signs.
+"""How symmetries act on the tensors of an architecture: the one place here that reads blocks, slots and signs.
 
-A *term* is a tensor of parameters with the layers that its axes run over. A *slot* is the blocks of neurons that are
-permuted together, a *family* the slots whose heads are: one slot, where there are no heads. A *piece* is what a term
-says about the neurons of one slot.
+A *term* is a tensor of parameters with the layers that its axes run over. A *slot* consists of the blocks of neurons
+that are permuted together, a *family* of the slots whose heads are permuted together (one slot, if there are no heads).
+A *piece* is what a term says about the neurons of one slot.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Term:
     """One tensor of parameters.
 
     Arguments:
-        segment: Where it lies in the flat vector.
-        target: The layer of its first axis (None for a learned slope, which no symmetry moves).
-        source: The layer of its second axis, or where `paired` of its first axis too.
-        groups: Into how many groups its neurons fall, each of which meets only its counterpart.
-        paired: Whether neuron i of the source meets neuron i of the target alone.
+        segment: Its place in the flat vector.
+        target: The layer of its first axis (None for a learned slope, which no symmetry changes).
+        source: The layer of its second axis or, if `paired`, of its first axis too.
+        groups: Number of groups of neurons; each connects only to its counterpart.
+        paired: Whether neuron i of the source connects only to neuron i of the target.
     """
 
     segment: Segment
@@ -49,7 +49,7 @@ class Term:
 
     @property
     def matrix(self) -> bool:
-        """Whether it has more than one number per neuron: matrices and convolutions, but no biases and gains."""
+        """Whether it has more than one number per neuron: matrices and convolutions, but not biases and gains."""
         return len(self.segment.shape) > 1
 
     @property
@@ -77,7 +77,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Slot:
-    """Blocks of neurons that move together, each with its layer."""
+    """Blocks of neurons that are permuted together, each with its layer."""
 
     blocks: tuple[tuple[int, Block], ...]
 
@@ -92,7 +92,7 @@ class Family:
     """What is matched in one step.
 
     Arguments:
-        slots: Slots whose heads move together; one, where there are no heads.
+        slots: Slots whose heads are permuted together; one, if there are no heads.
         permuted: Whether the order is free; blocks that may only change signs or phases form families of their own.
         heads: Number of heads.
     """
@@ -103,7 +103,7 @@ class Family:
 
     @property
     def layers(self) -> frozenset[int]:
-        """The layers that have a part in it."""
+        """The layers that it involves."""
         return frozenset(layer for slot in self.slots for layer, _ in slot.blocks)
 
     def places(self) -> Iterator[tuple[int, int]]:
@@ -112,7 +112,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Evidence:
     """What one end of a term says about the neurons of a block.
 
     Arguments:
@@ -160,7 +160,7 @@ def families(architecture: Architecture) -> tuple[Family, ...]:
                 slots.setdefault(("slot", b.slot, 0), []).append((i, b))
             elif b.signs:
                 slots.setdefault(("sign", linked.find(b.signs[0]), 0), []).append((i, b))
-            elif turns(architecture, i) is not None:
+            elif half_turn(architecture, i) is not None:
                 slots.setdefault(("turn", i, b.start), []).append((i, b))
     found: dict[tuple[str, int, int], list[Slot]] = {}
     for key, members in slots.items():
@@ -173,7 +173,7 @@ def families(architecture: Architecture) -> tuple[Family, ...]:
 
 
 @cache
-def pieces(architecture: Architecture, slot: Slot) -> tuple[Piece, ...]:
+def pieces(architecture: Architecture, slot: Slot) -> tuple[Evidence, ...]:
     """What the tensors of an architecture say about the neurons of a slot."""
     a, found = architecture, []
     for layer, block in slot.blocks:
@@ -181,22 +181,22 @@ def pieces(architecture: Architecture, slot: Slot) -> tuple[Piece, ...]:
             if term.target == layer:
                 signs = frozenset(block.signs)
                 if term.paired and term.source is not None:
-                    signs ^= sent(a, term.source, block.start)
+                    signs ^= sent_sign(a, term.source, block.start)
                 others = (term.source,) if term.source is not None and not term.paired else ()
-                found.append(Piece(n, "target", layer, block, signs, others))
+                found.append(Evidence(n, "target", layer, block, signs, others))
             if term.source == layer and not term.paired and term.target is not None:
-                found.append(Piece(n, "source", layer, block, sent(a, layer, block.start), (term.target,)))
+                found.append(Evidence(n, "source", layer, block, sent_sign(a, layer, block.start), (term.target,)))
     return tuple(found)
 
 
-def sent(architecture: Architecture, layer: int, start: int) -> frozenset[int]:
-    """The variables whose product is the sign of what a block sends."""
+def sent_sign(architecture: Architecture, layer: int, start: int) -> frozenset[int]:
+    """The variables whose product is the sign of a block's output."""
     block = next(b for b in architecture.blocks[layer] if b.start <= start < b.stop)
     return frozenset() if architecture.phis[layer].even else frozenset(block.signs)
 
 
 @cache
-def turns(architecture: Architecture, layer: int) -> float | None:
+def half_turn(architecture: Architecture, layer: int) -> float | None:
     """Half a turn of a sine layer's bias, pi / frequency; None for layers without a phase of their own."""
     activation = architecture.layers[layer].activation
     own = layer > 0 and architecture.layers[layer].bias and canonical.owns(architecture, layer)
@@ -207,7 +207,7 @@ def turns(architecture: Architecture, layer: int) -> float | None:
 def mirrors(architecture: Architecture, layer: int) -> bool:
     """Whether half a turn is a symmetry: incoming weights change sign, the neuron's output does not."""
     weighted = all(architecture.connections[c].has_weights for c in architecture.incoming[layer])
-    return turns(architecture, layer) is not None and weighted
+    return half_turn(architecture, layer) is not None and weighted
 
 
 def split(networks: Networks) -> list[Tensor]:

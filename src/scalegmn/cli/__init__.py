@@ -5,27 +5,10 @@ A command module reads `from scalegmn.cli.application import app, examples`, dec
 `scalegmn --help` stays quick. Then it is imported here.
 """
 
-from scalegmn.cli import balance as balance
-from scalegmn.cli import bench as bench
-from scalegmn.cli import check as check
-from scalegmn.cli import compare as compare
-from scalegmn.cli import dedupe as dedupe
-from scalegmn.cli import demo as demo
-from scalegmn.cli import edit as edit
-from scalegmn.cli import embed as embed
-from scalegmn.cli import evaluate as evaluate
-from scalegmn.cli import export as export
-from scalegmn.cli import inspect as inspect
-from scalegmn.cli import merge as merge
-from scalegmn.cli import models as models
-from scalegmn.cli import predict as predict
-from scalegmn.cli import report as report
-from scalegmn.cli import reproduce as reproduce
-from scalegmn.cli import sweep as sweep
-from scalegmn.cli import train as train
-from scalegmn.cli import zoo as zoo
-from scalegmn.cli import zoo_build as zoo_build
-from scalegmn.cli import zoo_import as zoo_import
 from scalegmn.cli.application import app, main
+from scalegmn.cli.experiments import bench, check, demo, report, reproduce, sweep, train  # noqa: F401
+from scalegmn.cli.networks import balance, compare, dedupe, inspect, merge  # noqa: F401
+from scalegmn.cli.trained import edit, embed, evaluate, export, models, predict  # noqa: F401
+from scalegmn.cli.zoo import build, commands, imports  # noqa: F401
 
 __all__ = ["app", "main"]

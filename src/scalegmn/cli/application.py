@@ -1,4 +1,4 @@
-"""The typer application, and the one place where an exception becomes a line on stderr and an exit code."""
+"""The typer application, and the only place that turns exceptions into a line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def _global_options(
 ) -> None:
     """Metanetworks: neural networks that read the weights of other neural networks."""
     if plugin:
-        _load_plugins([str(path.resolve() if path.suffix == ".py" else path) for path in plugin])
+        from ..files import real_path
+
+        _load_plugins([str(real_path(path) if path.suffix == ".py" else path) for path in plugin])
 
 
 def _load_plugins(names: Sequence[str]) -> None:
@@ -82,11 +84,11 @@ def examples(*lines: str) -> str:
 def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code.
 
-    0 done, 1 a mistake of ours or a closed pipe, 2 bad input or usage, 130 interrupted.
+    0 for success, 1 for a bug of ours or a closed pipe, 2 for bad input or usage, 130 for an interrupt.
 
     Arguments:
         app: the application whose command is run.
-        arguments: the words after the program's name; `--debug` is understood anywhere before `--`.
+        arguments: the words after the program's name; `--debug` may be anywhere before `--`.
     """
     arguments, debug = _take_debug(arguments)
     try:
@@ -112,8 +114,16 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         where = "" if error.filename is None else f"{error.filename}: "
         return _fail(BAD_INPUT, f"error: {where}{error.strerror or error}", debug)
     except Exception as error:
+        if _lacks_memory(error):
+            return _fail(BAD_INPUT, f"error: not enough memory ({str(error)[:120]}); ask for less", debug)
         hint = "" if debug else " (run again with --debug for the traceback)"
         return _fail(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}{hint}", debug)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether a request was larger than the machine; torch has no exception of its own for the processor's memory."""
+    words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
 
 
 def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
@@ -140,6 +150,17 @@ app = create_app()
 
 def main() -> NoReturn:
     """Run the command line of this process; SIGTERM counts as an interrupt, so that child processes end too."""
+    try:
+        _answer_signals(signal.default_int_handler)
+        code = run(app, sys.argv[1:])
+        _answer_signals(signal.SIG_IGN)
+    except KeyboardInterrupt:
+        # It came before the command began, or while the end was told.
+        _answer_signals(signal.SIG_IGN)
+        code = _fail(INTERRUPTED, "interrupted", debug=False)
+    sys.exit(code)
+
+
+def _answer_signals(answer: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    sys.exit(run(app, sys.argv[1:]))
+        signal.signal(number, answer)

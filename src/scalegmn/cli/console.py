@@ -1,4 +1,4 @@
-"""What the commands share for writing: tables to stdout, JSON to stdout, notes and progress to stderr."""
+"""Output of the commands: tables and JSON to stdout, notes and progress to stderr."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stderr() -> Console:
 
 
 def check_out(out: Path, *suffixes: str, option: str = "out") -> None:
-    """Complain about a file that cannot be written before there is anything to write.
+    """Refuse a file that cannot be written, before any work is done.
 
     Arguments:
         out: the file.
@@ -59,10 +59,10 @@ def note(message: str) -> None:
 
 @contextmanager
 def interruptible(say: Callable[[], str]) -> Iterator[None]:
-    """Where a command is interrupted, say what is kept of its work before it ends.
+    """If a command is interrupted, say what is kept of its work before it ends.
 
     Arguments:
-        say: Gives the words, at that time.
+        say: Returns the message.
     """
     try:
         yield
@@ -72,7 +72,7 @@ def interruptible(say: Callable[[], str]) -> Iterator[None]:
 
 
 def number(value: float | None, form: str = ".4g") -> str:
-    """Write a number for people; `-` where there is none.
+    """Write a number for people; `-` if there is none.
 
     Example:
         >>> number(0.5), number(None), number(float("nan"))
@@ -97,12 +97,12 @@ def print_json(value: Json) -> None:
 
 
 def track(items: Iterable[T], description: str, *, total: int | None = None) -> Iterator[T]:
-    """Yield `items`, with a progress bar on stderr where stderr is a terminal and nothing elsewhere.
+    """Yield `items`, with a progress bar on stderr if that is a terminal.
 
     Arguments:
         items: what to go through.
-        description: the words in front of the bar.
-        total: the number of items, where `items` has no length.
+        description: the words before the bar.
+        total: the number of items, if `items` has no length.
 
     Example:
         >>> list(track([1, 2, 3], "counting"))

@@ -1,4 +1,4 @@
-"""What the commands share that read a person's own networks: options, notes, tables for programs."""
+"""What the commands that read a user's networks share: options, notes, CSV output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ RunPath = Annotated[
     typer.Argument(help="A run directory, or a name of `scalegmn models --pretrained`.", show_default=False),
 ]
 ActivationName = Annotated[
-    str | None, typer.Option("--activation", help="Of the networks, where the model knows several of these shapes.")
+    str | None,
+    typer.Option("--activation", help="Activation of the networks, if the model knows several of these shapes."),
 ]
 Archs = Annotated[
     list[str] | None,
@@ -41,7 +42,7 @@ Archs = Annotated[
 Prefix = Annotated[
     str, typer.Option("--prefix", help="Read only the entries under this name, such as actor.", show_default=False)
 ]
-Split = Annotated[str | None, typer.Option("--split", help="Of a zoo: only this split.")]
+Split = Annotated[str | None, typer.Option("--split", help="Only this split of a zoo.")]
 
 
 def read_sources(
@@ -52,7 +53,7 @@ def read_sources(
     prefix: str,
     split: str | None = None,
 ) -> Reading:
-    """Read what a command line names, and say what had to be assumed."""
+    """Read the networks that a command line names, and note what had to be assumed."""
     likes = [load_module(reference) for reference in arch or ()]
     found = trained.read(sources, activation=activation, likes=likes, prefix=prefix, split=split)
     for text in found.notes():
@@ -82,7 +83,7 @@ def load_module(reference: str) -> nn.Module:
 
 
 def import_code(name: str, where: str) -> ModuleType:
-    """A person's own module.
+    """A user's Python module.
 
     Arguments:
         name: Of a module, or the path of a file that ends with `.py`.
@@ -91,13 +92,17 @@ def import_code(name: str, where: str) -> ModuleType:
     import importlib
     import importlib.util
 
+    from ..files import real_path
+
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         if not name.endswith(".py"):
             return importlib.import_module(name)
+        if Path(name).exists() and not Path(name).is_file():
+            raise ScaleGMNError("is not a regular file")
         # What stands beside the file can be imported by it, as when it is run.
-        sys.path.insert(0, str(Path(name).resolve().parent))
+        sys.path.insert(0, str(real_path(name).parent))
         place = importlib.util.spec_from_file_location(Path(name).stem, name)
         assert place is not None
         assert place.loader is not None
@@ -111,7 +116,7 @@ def import_code(name: str, where: str) -> ModuleType:
 
 
 def hidden_activation(name: str | None, w0: float | None) -> Activation | None:
-    """What --activation and --w0 say together."""
+    """The activation that --activation and --w0 describe together."""
     from ..core.activations import activation
 
     found = None if name is None else activation(name)

@@ -14,9 +14,9 @@ from ..core.architecture import Architecture
 from ..errors import ScaleGMNError
 from .chain import Described, Unordered, check_order, infer, match
 from .feedforward import Feedforward, default_layout
-from .fx import check_module, trace
 from .layout import Layout
-from .plain import computed, copied, is_parametrised, materialised, unwrapped_module
+from .trace.fx import check_module, trace
+from .trace.plain import computed, copied, is_parametrised, materialised, unwrapped_module
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 Packed = tuple[Layout, Tensor, dict[str, Tensor]]
@@ -25,8 +25,7 @@ Packed = tuple[Layout, Tensor, dict[str, Tensor]]
 def pack_modules(modules: Sequence[nn.Module]) -> Packed:
     """The layout, parameters (B, P) and passengers of modules that share an architecture.
 
-    A module is traced once for each way in which it is configured, so that a stride or a frequency that differs is
-    noticed.
+    A module is traced once for each configuration, so that a different stride or frequency is noticed.
     """
     if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
         raise ScaleGMNError(f"modules: expected a list of modules, got one {type(modules).__name__}; put it in a list")
@@ -59,9 +58,9 @@ def find_layout(
     """The layout of a state dict: from a module, from an architecture, or from the shapes and an activation.
 
     Arguments:
-        state: Of a whole file.
+        state: The state dict of a whole file.
         like, activation: What is known about the network.
-        prefix: Only entries whose names begin with it are the network's.
+        prefix: Only entries whose names begin with it belong to the network.
     """
     if like is not None and activation is not None:
         raise ScaleGMNError("activation: expected either a module to follow or an activation, got both")
@@ -83,7 +82,7 @@ def find_layout(
 def check_described(
     states: Sequence[Mapping[str, Tensor]], names: Sequence[str], layout: Layout, prefix: str = ""
 ) -> None:
-    """Complain about a file that describes another network than the first: names and shapes do not tell a stride."""
+    """Refuse a file that describes another network than the first; names and shapes do not tell a stride."""
     for name, state in zip(names, states, strict=True):
         if isinstance(state, Described):
             own = find_layout(state, None, None, prefix).architecture
@@ -96,7 +95,7 @@ def check_described(
 def plain_states(
     states: Sequence[Mapping[str, Tensor]], like: nn.Module | Architecture | None
 ) -> Sequence[Mapping[str, Tensor]]:
-    """State dicts with weights as they are in the end, where `like` computes them from others."""
+    """State dicts with plain weights, where `like` computes them from other tensors."""
     if not isinstance(like, nn.Module) or not is_parametrised(like):
         return states
     found = []
@@ -117,7 +116,7 @@ def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: S
     Arguments:
         states: One per network.
         layout: Of all of them.
-        names: What to call each network in a complaint.
+        names: What to call each network in an error message.
     """
     if not states:
         raise ScaleGMNError("networks: expected at least one, got none")
@@ -132,7 +131,11 @@ def pack_states(states: Sequence[Mapping[str, Tensor]], layout: Layout, names: S
                 same = f" as in {names[0]}" if i else ""
                 raise ScaleGMNError(f"{name}: expected the architecture {layout.architecture}{same}; {complaint}")
     stacked = {k: torch.stack([s[k].detach() for s in states]) for k in first}
-    parameters, passengers = layout.pack(stacked)
+    try:
+        parameters, passengers = layout.pack(stacked)
+    except ScaleGMNError as error:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise ScaleGMNError(f"{names[0]}{more}: {error}") from None
     bad = ~torch.isfinite(parameters).all(1)
     if bad.any():
         row = int(bad.nonzero()[0])
@@ -155,12 +158,12 @@ def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def keep_kind(state: Mapping[str, Tensor], found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Entries that were made of those of a file: as little in order as the file is."""
+    """Entries that were made from those of a file; they have an order only if the file has one."""
     return Unordered(found) if isinstance(state, Unordered) else found
 
 
 def unwrapped(state: Mapping[str, Tensor], layout: Layout) -> Mapping[str, Tensor]:
-    """A state dict without a prefix of all its names (`module.`, `_orig_mod.`) if without it they fit the layout."""
+    """A state dict without the common prefix of its names (`module.`, `_orig_mod.`), if it then fits the layout."""
     known = {layout.prefix + key for key, _ in layout.shapes}
     state = state if known <= state.keys() else computed(state)
     parts = next(iter(state), "").split(".")
@@ -176,7 +179,7 @@ def _signature(state: Mapping[str, Tensor]) -> Signature:
 
 
 def _difference(layout: Layout, own: Signature, first: Signature) -> str | None:
-    """Entries that the layout does not know ride along if they are integers or belong to other networks."""
+    """How a state dict differs from the layout; unknown entries are fine if they are integers or of other networks."""
     known = {layout.prefix + key for key, _ in layout.shapes}
     for key, (_, dtype) in own.items():
         if key not in known and dtype.is_floating_point and key.startswith(layout.home):
@@ -188,7 +191,7 @@ def _difference(layout: Layout, own: Signature, first: Signature) -> str | None:
 
 
 def unpack_modules(layout: Layout, parameters: Tensor, passengers: Mapping[str, Tensor]) -> list[nn.Module]:
-    """Copies of the template with the given parameters; a `Feedforward` where there is no template."""
+    """Copies of the template with the given parameters, or a `Feedforward` if there is no template."""
     template = layout.template
     if template is None:
         layout, passengers = default_layout(layout.architecture), {}
@@ -205,7 +208,7 @@ def unpack_modules(layout: Layout, parameters: Tensor, passengers: Mapping[str, 
 
 
 def unstack(stacked: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """One state dict per network, each tensor with memory of its own."""
+    """One state dict per network; tensors do not share memory."""
     if not stacked:
         return []
     count = next(iter(stacked.values())).shape[0]
@@ -213,7 +216,7 @@ def unstack(stacked: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _configuration(module: nn.Module) -> object:
-    """What decides how a module computes, apart from its tensors."""
+    """Everything that decides how a module computes, except its tensors."""
     parts: list[object] = []
     for path, m in module.named_modules():
         own = {k: v for k, v in m.__dict__.items() if k not in _INTERNAL}

@@ -1,4 +1,4 @@
-"""Bare state dicts: which entry is which parameter, where no module says so."""
+"""Bare state dicts: which entry is which parameter, without a module."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ASK = "pass the module as `like` (on the command line --arch module:function)"
 def infer(state: Mapping[str, Tensor], activation: Activation | None) -> Layout:
     """The layout of a multilayer perceptron that is given by its state dict alone.
 
-    Its matrices must follow each other in the order of the file, each with its bias beside it; the output is linear.
+    Its matrices must be in the right order in the file, each with its bias next to it; the output is linear.
 
     Arguments:
         state: A state dict.
-        activation: Of the hidden layers, which a state dict does not tell.
+        activation: Of the hidden layers; a state dict does not contain it.
 
     >>> import torch
     >>> state = {"a.weight": torch.zeros(8, 2), "a.bias": torch.zeros(8), "b.weight": torch.zeros(1, 8)}
@@ -69,7 +69,7 @@ def infer(state: Mapping[str, Tensor], activation: Activation | None) -> Layout:
 
 
 def _parts(keys: list[str]) -> str:
-    """The advice to read one of several networks, where names begin differently."""
+    """The advice to read one of several networks, if names begin differently."""
     first = list(dict.fromkeys(k.partition(".")[0] for k in keys))
     if len(first) < 2 or all(name.isdigit() for name in first):
         return ""
@@ -77,7 +77,7 @@ def _parts(keys: list[str]) -> str:
 
 
 def match(state: Mapping[str, Tensor], architecture: Architecture) -> Layout:
-    """The layout of a state dict of a known architecture, whose entries stand in the order of its layers."""
+    """The layout of a state dict of a known architecture, whose entries are in the order of its layers."""
     keys = _ordered(state)
     expected = default_layout(architecture).shapes
     if len(keys) != len(expected):
@@ -96,7 +96,7 @@ def match(state: Mapping[str, Tensor], architecture: Architecture) -> Layout:
 
 
 def resized(state: Mapping[str, Tensor], architecture: Architecture) -> Architecture | None:
-    """The architecture with the sizes of a state dict: other widths and kernels, in a chain also another depth.
+    """The architecture with the sizes of a state dict: other widths and kernels, and in a chain also another depth.
 
     >>> import torch
     >>> state = {"a.weight": torch.zeros(5, 2), "a.bias": torch.zeros(5), "b.weight": torch.zeros(1, 5)}
@@ -125,7 +125,7 @@ def resized(state: Mapping[str, Tensor], architecture: Architecture) -> Architec
 
 
 def _other_depth(state: Mapping[str, Tensor], keys: list[str], architecture: Architecture) -> Architecture | None:
-    """A chain of linear layers that are all like those of a known chain, of which there may be more or fewer."""
+    """A chain with more or fewer linear layers than a known chain, all of the same kind."""
     first, *hidden, last = architecture.layers
     chain = architecture.connections == tuple(Connection(i, i + 1) for i in range(len(architecture.layers) - 1))
     if not chain or len({replace(layer, size=1) for layer in hidden}) != 1:
@@ -141,7 +141,7 @@ def _other_depth(state: Mapping[str, Tensor], keys: list[str], architecture: Arc
 
 
 def _ordered(state: Mapping[str, Tensor]) -> list[str]:
-    """Floating-point entries in order, where a bias follows the weights of the same module."""
+    """Floating-point entries in order; a bias follows the weights of the same module."""
     keys = [k for k, t in state.items() if t.is_floating_point()]
     statistics = [k for k in keys if k.endswith(("running_mean", "running_var"))]
     if statistics:
@@ -160,7 +160,7 @@ def _rank(key: str, dim: int) -> tuple[int, int]:
 
 
 class Unordered(dict[str, Tensor]):
-    """A state dict from a file that keeps no order: sorted by name, where numbers count as numbers."""
+    """A state dict from a file that keeps no order: sorted by name, with numbers compared as numbers."""
 
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         super().__init__((k, state[k]) for k in sorted(state, key=natural))
@@ -171,7 +171,7 @@ class Described(dict[str, Tensor]):
 
     Arguments:
         state: Names and tensors.
-        module: A module with these names, whose own weights mean nothing.
+        module: A module with these names; its own weights do not matter.
     """
 
     def __init__(self, state: Mapping[str, Tensor], module: nn.Module) -> None:
@@ -180,11 +180,11 @@ class Described(dict[str, Tensor]):
 
 
 def check_order(layout: Layout, *, circular: bool) -> None:
-    """Complain if words alone, such as `first` and `second`, tell entries of a file without order apart.
+    """Refuse a file without order whose entries are told apart by words alone, such as `first` and `second`.
 
     Arguments:
         layout: How the file was read.
-        circular: Whether entries of different shapes could change places as well, as in a chain that ends with the
+        circular: Whether entries of different shapes could be swapped as well, as in a chain that ends with the
             size with which it began.
     """
     for (a, shape), (b, other) in itertools.combinations(layout.shapes, 2):
@@ -196,7 +196,7 @@ def check_order(layout: Layout, *, circular: bool) -> None:
 
 
 def _told_by_words(a: tuple[str, int], b: tuple[str, int]) -> bool:
-    """Whether neither a number in the names nor the kind of parameter tells which of two entries comes first."""
+    """Whether neither a number in the names nor the kind of parameter decides which of two entries comes first."""
     if a[0].rpartition(".")[0] == b[0].rpartition(".")[0] and _rank(*a) != _rank(*b):
         return False
     parts = zip(natural(a[0]), natural(b[0]), strict=False)

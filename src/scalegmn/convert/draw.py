@@ -54,7 +54,7 @@ def describe_block(block: Block) -> str:
 
 
 def columns(architecture: Architecture) -> list[int]:
-    """How far from the input each layer stands."""
+    """How far each layer is from the input."""
     depth = [0] * len(architecture.layers)
     for c in architecture.connections:
         depth[c.target] = max(depth[c.target], depth[c.source] + 1)
@@ -86,7 +86,7 @@ def draw(architecture: Architecture, path: str | Path) -> None:
 
 
 def _places(architecture: Architecture) -> list[tuple[float, float]]:
-    """Layers of one column stand below each other."""
+    """Place the layers of one column below each other."""
     column = columns(architecture)
     found = []
     for i, x in enumerate(column):

@@ -1,4 +1,4 @@
-"""A module for any architecture: how networks that came from no module are exported."""
+"""A module for any architecture, for exporting networks that were not read from a module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.architecture import Architecture, Conv, Segment
-from ..core.evaluate import Parameters, prepare_inputs, respond
+from ..core.evaluate import prepare_inputs, respond
+from ..core.views import views
 from .layout import Layout, Source
 
 
@@ -43,14 +44,8 @@ class Feedforward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Outputs (N, n_L, *spatial) of inputs (N, n_0, *spatial)."""
         a = self.architecture
-        weights: list[Tensor | None] = [None] * len(a.connections)
-        biases: list[Tensor | None] = [None] * len(a.layers)
-        slopes: list[Tensor | None] = [None] * len(a.layers)
-        target = {"weight": weights, "bias": biases, "slope": slopes}
-        for s, (key, _) in zip(a.segments, _names(a), strict=True):
-            target[s.kind][s.index] = self.get_parameter(key).reshape(1, *s.shape)
-        x = prepare_inputs(a, x, 1, self.get_parameter(_names(a)[0][0]))
-        return respond(a, Parameters(tuple(weights), tuple(biases), tuple(slopes)), x).post[-1][0]
+        row = torch.cat([self.get_parameter(key).flatten() for key, _ in _names(a)])[None]
+        return respond(a, views(a, row), prepare_inputs(a, x, 1, row)).post[-1][0]
 
     def extra_repr(self) -> str:
         return str(self.architecture)

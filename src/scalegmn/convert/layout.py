@@ -1,4 +1,4 @@
-"""Layouts: where the parameters of an architecture lie in a person's own state dict.
+"""Layouts: where the parameters of an architecture are in a user's state dict.
 
 Everything works on a whole batch at once: a *stacked* state dict has one tensor per key with the networks in front.
 """
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Source:
-    """A segment is one tensor of the state dict.
+    """A segment that is one tensor of the state dict.
 
     Arguments:
         key: Its name.
-        transposed: Whether its last two dimensions change places, as those of a matrix in x @ W.
+        transposed: Whether its last two dimensions are swapped, like those of a matrix in x @ W.
         groups: Of a transposed convolution, whose weights have the sources first; 0 otherwise.
     """
 
@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Weights that are fixed numbers of the architecture and no parameters."""
+    """Weights that are fixed numbers of the architecture, not parameters."""
 
     values: tuple[float, ...]
 
@@ -109,7 +109,7 @@ class Fold:
         return folded.to(weight), bias.to(weight)
 
     def write(self, weight: Tensor, bias: Tensor, originals: State) -> dict[str, Tensor]:
-        """The layer with the folded weights and a BatchNorm that does nothing more; originals where unchanged.
+        """The layer with the folded weights and a neutral BatchNorm, or the originals if nothing was changed.
 
         Arguments:
             weight, bias: Folded, flat (B, ...).
@@ -138,7 +138,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Layout:
-    """How networks of one architecture are stored under a person's own names.
+    """How networks of one architecture are stored under a user's names.
 
     Arguments:
         architecture: Of the networks.
@@ -147,7 +147,7 @@ class Layout:
         aliases: Pairs (second name, first name) of tensors that have two names.
         constants: Buffers that the architecture treats as fixed numbers, with their values.
         template: A module to copy, if there is one.
-        prefix: What stands before these names in the files; entries without it ride along.
+        prefix: What precedes these names in the files; entries without it are kept for export.
     """
 
     architecture: Architecture
@@ -160,13 +160,13 @@ class Layout:
 
     @cached_property
     def used(self) -> frozenset[str]:
-        """The entries of the state dict that the network computes with, under all their names."""
+        """The entries of the state dict that the network uses, under all their names."""
         keys = [(e.key,) if isinstance(e, Source) else e.keys for e in self.entries]
         return frozenset(k for found in keys for k in found) | {k for k, _ in (*self.constants, *self.aliases)}
 
     @cached_property
     def home(self) -> str:
-        """The module in which all entries lie; entries elsewhere in a file belong to other networks.
+        """The module that contains all entries; other entries in a file belong to other networks.
 
         >>> matrix = Source("actor.0.weight")
         >>> Layout(Architecture.mlp([2, 1], bias=False), (matrix,), ((matrix.key, (1, 2)),)).home
@@ -182,7 +182,7 @@ class Layout:
         return own, {k: t for k, t in state.items() if not k.startswith(self.prefix)}
 
     def pack(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
-        """Parameters (B, P), and the passengers: entries that are not parameters one to one.
+        """Parameters (B, P), and the passengers: entries that do not correspond to single parameters.
 
         Arguments:
             state: A stacked state dict, one tensor (B, ...) per key.

@@ -1,1 +1,1 @@
-"""The nouns: groups, activations, architectures, networks, transforms and canonical forms."""
+"""The basic objects: groups, activations, architectures, networks, transforms and canonical forms."""

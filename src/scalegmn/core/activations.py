@@ -22,8 +22,8 @@ from .groups import Group, NonZeroScale, PositiveScale, Sign, Trivial
 class Phi:
     r"""The homomorphism \(\phi(a) = |a|^k\), times \(\operatorname{sign}(a)\) unless even.
 
-    It is applied to multipliers and, since \(\phi(a y) = \phi(a) \phi(y)\), also elementwise to vertex states: that
-    turns a state that moves with \(a\) into one that moves with \(\phi(a)\).
+    It is applied to multipliers and, since \(\phi(a y) = \phi(a) \phi(y)\), also elementwise to vertex states: this
+    turns a state that is multiplied by \(a\) into one that is multiplied by \(\phi(a)\).
 
     Arguments:
         power: The exponent k: a whole number for every registered activation, any number for others (|x|^1.5).
@@ -48,7 +48,7 @@ class Phi:
         return magnitude if self.even else a.sign() * magnitude
 
     def derivative(self, a: Tensor) -> Tensor:
-        r"""\(\phi'(a)\), which moves as \(\phi(q)/q\) when `a` moves as \(q\)."""
+        r"""\(\phi'(a)\), which is multiplied by \(\phi(q)/q\) when `a` is multiplied by \(q\)."""
         if self.is_identity:
             return torch.ones_like(a)
         if self.power == 1:
@@ -74,10 +74,10 @@ Identity = Phi()
 class Activation:
     """An activation function by name and parameters, with its group and phi.
 
-    Build one with `activation`. It is hashable and goes into an `Architecture`.
+    Build one with `activation`. It is hashable and part of an `Architecture`.
 
     Arguments:
-        name: A name of the registry.
+        name: Its name in the registry.
         parameters: Slope, frequency, power or bounds, where the function has them.
 
     >>> tanh = activation("tanh")
@@ -119,12 +119,12 @@ class Activation:
 
     @property
     def learned_slope(self) -> bool:
-        """Whether every network brings its own slope (prelu)."""
+        """Whether every network has its own learned slope (prelu)."""
         return self.name == "prelu"
 
     @property
     def across_neurons(self) -> bool:
-        """Whether neurons of the layer see each other (softmax)."""
+        """Whether the function mixes the neurons of the layer (softmax)."""
         return self.name in ("softmax", "log_softmax")
 
     @property
@@ -296,7 +296,7 @@ def activation(
 
     Arguments:
         which: For example `"relu"`, `nn.Tanh()`, `nn.ReLU` or `torch.sin`.
-        parameters: Slope, frequency, power or bounds; defaults where omitted.
+        parameters: Slope, frequency, power or bounds; defaults if omitted.
 
     >>> activation("sine", 30.0).group, activation(nn.ReLU).group, activation(torch.abs).phi
     (Sign, PositiveScale, Phi(power=1, even=True))

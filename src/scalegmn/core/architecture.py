@@ -1,6 +1,6 @@
 """Architectures: frozen graphs of neuron layers that know their own symmetries.
 
-A network is a DAG. Its nodes are *neuron layers* (a linear neuron or a channel each), its edges are *connections*.
+A network is a DAG. Its nodes are *neuron layers* (of linear neurons or channels), its edges are *connections*.
 Layer t computes, from the post-activations x_s of its sources,
 
     z_t = sum over connections of  gain * W (pooled x_s)  +  b_t,        x_t = sigma_t(z_t),
@@ -35,126 +35,21 @@ from .maps import Scale as Scale
 from .maps import Skip as Skip
 from .maps import Sum as Sum
 from .maps import Table as Table
+from .parts import Connection as Connection
+from .parts import Kind as Kind
+from .parts import Layer as Layer
+from .parts import Segment as Segment
+from .parts import Shared as Shared
 from .wiring import check_graph
 
 Role = Literal["input", "hidden", "output"]
-Kind = Literal["weight", "bias", "slope"]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A layer of neurons (or channels).
-
-    Arguments:
-        size: Number of neurons.
-        activation: Applied to the pre-activation.
-        bias: Whether it has a bias.
-        offset: A fixed number added after the activation, as the +0.5 of some implicit representations. A layer that
-            nothing enters is constant: its value is its offset.
-        combine: What is done with what arrives.
-
-    >>> Layer(8, activation("relu")).bias
-    True
-    """
-
-    size: int
-    activation: Activation = field(default_factory=lambda: Activation("identity"))
-    bias: bool = True
-    offset: float = 0.0
-    combine: Combine = field(default_factory=Sum, metadata={LATER: True})
-
-
-@dataclass(frozen=True)
-class Connection:
-    """A connection from layer `source` to layer `target`.
-
-    Arguments:
-        source, target: Positions in `Architecture.layers`.
-        map: What it does.
-        pools: Pooling of the source's maps beforehand.
-        gain: A fixed factor on the weights, as in sin(w0 W x + b).
-        constant: Its weights, if they are fixed numbers and no parameters (Fourier features, fixed filters).
-
-    >>> conv = Connection(0, 1, Conv((3, 3), (1, 1), (0, 0), (1, 1)))
-    >>> conv.dense, conv.kernel_size
-    (True, 9)
-    """
-
-    source: int
-    target: int
-    map: Map = field(default_factory=Linear)
-    pools: tuple[Pool, ...] = ()
-    gain: float = 1.0
-    constant: tuple[float, ...] = field(default=(), metadata={LATER: True})
-
-    @property
-    def dense(self) -> bool:
-        """Whether every neuron of the source meets every neuron of the target."""
-        return isinstance(self.map, Linear | Table) or (isinstance(self.map, Conv) and self.map.groups == 1)
-
-    @property
-    def groups(self) -> int:
-        """Into how many groups the neurons at both ends fall, each of which meets only its counterpart."""
-        return self.map.groups if isinstance(self.map, Conv) else 1
-
-    @property
-    def kernel_size(self) -> int:
-        """Number of weights on one edge."""
-        return math.prod(self.map.kernel) if isinstance(self.map, Linear | Conv | Table) else 1
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether it has weights, learned or fixed."""
-        if isinstance(self.map, Normalise):
-            return self.map.learned
-        return not isinstance(self.map, Skip)
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Where one tensor lies in a network's flat parameter vector.
-
-    >>> [(s.kind, s.start, s.shape) for s in Architecture.mlp([2, 3, 1]).segments][:2]
-    [('weight', 0, (3, 2, 1)), ('bias', 6, (3,))]
-    """
-
-    kind: Kind
-    index: int
-    start: int
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of parameters."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Shared:
-    """A tensor that is used again: the weights of connection (the bias or slope of layer) `index` are those of `of`.
-
-    Arguments:
-        kind: Which tensor.
-        index, of: Positions of connections or layers, `of` the earlier one.
-        transposed: Whether source and target change places.
-
-    >>> chain = Architecture.mlp([2, 3, 3, 3, 1])
-    >>> loop = Architecture(chain.layers, chain.connections, (Shared("weight", 2, 1),))
-    >>> chain.parameters - loop.parameters
-    9
-    """
-
-    kind: Kind
-    index: int
-    of: int
-    transposed: bool = False
 
 
 @dataclass(frozen=True)
 class Architecture:
     """A feed-forward network without its weights.
 
-    Layers stand in topological order: the first is the input, the last the output.
+    Layers are in topological order: the first is the input, the last the output.
 
     Arguments:
         layers: The neuron layers.
@@ -200,7 +95,7 @@ class Architecture:
         return html_table(f"{self}, {self.parameters:,} parameters", rows)
 
     def beside(self, other: Architecture) -> str:
-        """Both in words, with what tells them apart where they read the same.
+        """Descriptions of both, with the difference added if they would read the same.
 
         >>> Architecture.mlp([2, 1]).beside(Architecture.mlp([2, 3]))
         '2-1 [linear] and 2-3 [linear]'
@@ -248,7 +143,7 @@ class Architecture:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether a layer is one block, what arrives is added, and connections are complete or one to one."""
+        """Whether every layer is one block that adds what arrives, and every connection is dense or one to one."""
         one = all(len(b) == 1 and b[0].heads == 1 for b in self.blocks)
         sums = all(isinstance(layer.combine, Sum) for layer in self.layers)
         wires = all(c.dense or isinstance(c.map, Skip | Normalise) for c in self.connections)
@@ -264,12 +159,12 @@ class Architecture:
 
     @cached_property
     def slots(self) -> tuple[int | None, ...]:
-        """The permutation slot of every layer of one block; None where neurons may not move, or not all alike."""
+        """The permutation slot of every layer; None if its neurons may not be permuted, or if it has several blocks."""
         return tuple(b[0].slot if len(b) == 1 and b[0].heads == 1 else None for b in self.blocks)
 
     @cached_property
     def scale_slots(self) -> tuple[int | None, ...]:
-        """For every layer the number of its multiplier, which tied layers share; None where nothing may scale."""
+        """For every layer the number of its multiplier, which tied layers share; None if it may not be scaled."""
         numbers: dict[object, int] = {}
         found: list[int | None] = []
         for blocks in self.blocks:
@@ -280,7 +175,7 @@ class Architecture:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The scaling group of every layer's neurons: what remains of its activation's group in this graph."""
+        """The scaling group of every layer's neurons: the part of its activation's group that this graph allows."""
         return tuple(
             group(signs=any(b.signs for b in blocks), scales=any(b.scales for b in blocks)) for blocks in self.blocks
         )
@@ -373,7 +268,7 @@ class Architecture:
             classes: Output neurons.
             hidden: The activation of the convolutions, or one for each.
             kernel, stride, padding: Of every convolution.
-            positions: Height and width of the last maps: if given they are flattened instead of averaged.
+            positions: Height and width of the last maps; if given, they are flattened instead of averaged.
         """
         if not channels:
             raise ScaleGMNError("channels: expected those of the input at least, got none")

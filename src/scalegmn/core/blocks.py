@@ -1,7 +1,7 @@
 """Blocks of neurons: what may be permuted together, and by what each neuron may be multiplied.
 
-A layer is a row of blocks. The neurons of a block may change places (its *slot* says which blocks do so together); the
-neurons of a block with several *heads* do so within each head, and the heads as wholes. The multiplier of a neuron's
+A layer is a row of blocks. The neurons of a block may be permuted (blocks with the same *slot* are permuted together);
+those of a block with several *heads* within each head, and the heads as wholes. The multiplier of a neuron's
 pre-activation is a monomial in free variables, one value per neuron: powers of positive numbers times signs. Residual
 additions, concatenations, products, attention, normalisations and shared weights are all linear equations in the
 exponents, over the reals for magnitudes and modulo 2 for signs, and are solved here by elimination.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .wiring import Factor, Span, Wiring, wiring
+from .wiring import Factor, Neurons, Wiring, wiring
 
 if TYPE_CHECKING:
     from .architecture import Architecture
@@ -25,13 +25,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Block:
-    """Neurons of one layer that lie side by side.
+    """Neighbouring neurons of one layer.
 
     Arguments:
         start, size: Which neurons.
-        slot: Number of the permutation of its neurons (within their heads), None where they may not move.
-        heads: Into how many groups of equal size the neurons fall, which may change places as wholes.
-        head_slot: Number of the permutation of the heads, None where there is one head.
+        slot: Number of the permutation of its neurons (within their heads); None if they may not be permuted.
+        heads: Number of groups of equal size into which the neurons are divided, and which may be permuted as wholes.
+        head_slot: Number of the permutation of the heads; None if there is one head.
         scales: The magnitude of the multiplier: pairs (variable, exponent).
         signs: The sign of the multiplier: the variables whose product it is.
 
@@ -50,12 +50,12 @@ class Block:
 
     @property
     def stop(self) -> int:
-        """The neuron after the last."""
+        """One past the last neuron."""
         return self.start + self.size
 
 
 def find_blocks(architecture: Architecture) -> tuple[tuple[Block, ...], ...]:
-    """For every layer its blocks."""
+    """The blocks of every layer."""
     demands = wiring(architecture)
     order = Order([layer.size for layer in architecture.layers], demands)
     scales, signs = _multipliers(architecture, order, demands)
@@ -104,7 +104,7 @@ class Classes(Generic[Key]):
         return root
 
     def join(self, a: Key, b: Key) -> None:
-        """Make one class of two."""
+        """Join two classes."""
         a, b = self.find(a), self.find(b)
         if a != b:
             self.parent[b] = a
@@ -113,10 +113,10 @@ class Classes(Generic[Key]):
 class Order:
     """Which ranges of neurons are permuted together.
 
-    Cuts between blocks spread along ties until every tie joins whole blocks. A grid that does not fill a block, or
-    that another grid contradicts, becomes cuts: its groups then stay where they are.
+    Boundaries between blocks spread along ties until every tie joins whole blocks. A grid that does not fill a block,
+    or that contradicts another grid, becomes boundaries: its groups then stay where they are.
 
-    >>> order = Order([2, 4], Wiring(ties=[(Span(0, 0, 2), Span(1, 2, 2))]))
+    >>> order = Order([2, 4], Wiring(ties=[(Neurons(0, 0, 2), Neurons(1, 2, 2))]))
     >>> list(order.places(1)), order.same.find((1, 2))
     ([((1, 0), 2), ((1, 2), 2)], (0, 0))
     """
@@ -163,11 +163,11 @@ class Order:
         root = self.same.find(place)
         return self.linked.find(root) if root in self.grids else None
 
-    def within(self, span: Span) -> list[int]:
-        """Where blocks begin in a range, counted from its start."""
+    def within(self, span: Neurons) -> list[int]:
+        """Where the blocks of a range begin, counted from its start."""
         return [c - span.start for c in sorted(self.cuts[span.layer]) if span.start <= c < span.start + span.size]
 
-    def _cut(self, span: Span, where: Iterable[int]) -> None:
+    def _cut(self, span: Neurons, where: Iterable[int]) -> None:
         self.cuts[span.layer].update(span.start + i for i in where)
 
     def _spread(self) -> None:
@@ -210,7 +210,7 @@ class Order:
         return bad
 
 
-def _place(span: Span) -> Place:
+def _place(span: Neurons) -> Place:
     return span.layer, span.start
 
 
@@ -257,7 +257,7 @@ class _Elimination:
             self.solved[pivot] = {p: -c / factor for p, c in total.items()}
 
     def value(self, place: Place) -> Exponents:
-        """An unknown by those that stay free."""
+        """An unknown expressed in those that stay free."""
         if place not in self.solved:
             return {place: 1.0}
         found = self._sum(self.solved[place].items())

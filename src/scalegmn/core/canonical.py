@@ -1,9 +1,9 @@
-r"""One representative of every orbit: phases, scales and order of hidden neurons made standard.
+r"""One representative of every orbit: standard phases, scales and order of hidden neurons.
 
 `phase` removes the periodicity of sine layers (paper, A.4.4, Algorithm 1), `scale` the multipliers, `permutation` the
 order of the neurons, and `canonicalize` all three. Each preserves the function, is idempotent, and gives networks
-of one orbit the same parameters, except where a neuron leaves the choice open: one without incoming weights, two with
-the same incoming weights, or one whose incoming weights stay the same under a sign flip and a permutation of inputs.
+of one orbit the same parameters, except in degenerate cases: a neuron without incoming weights, two neurons with the
+same incoming weights, or a neuron whose incoming weights do not change under a sign flip and a permutation of inputs.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _PI_LOW = (math.pi - _PI_HIGH) + 1.2246467991473532e-16
 def phase(networks: Networks) -> Networks:
     r"""Bring the phases of sine neurons into \((-\pi/2, \pi/2]\) (paper, A.4.4, Algorithm 1).
 
-    A neuron sin(f z), z = w x + b, keeps its value when its phase f b moves by \(2 \pi\), or by \(\pi\) while w and b
+    A neuron sin(f z), z = w x + b, keeps its value when its phase f b shifts by \(2 \pi\), or by \(\pi\) while w and b
     change sign. Only the incoming weights and biases of sine layers change, never another layer. It makes no difference
     whether the frequency multiplies the bias, sin(w0 (W x + b)), or only the weights, sin(w0 W x + b): the phase
     is what the activation's own frequency makes of the bias.
 
-    A layer that a residual connection feeds cannot change the sign of its input; its phases end in \((-\pi, \pi]\).
+    A layer that a residual connection feeds cannot change the sign of its input; its phases end up in \((-\pi, \pi]\).
 
     Arguments:
-        networks: Any; without sine layers they come back as they are.
+        networks: Any; those without sine layers are returned unchanged.
 
     >>> siren = Architecture.mlp([1, 3, 1], "sine")
     >>> networks = Networks(siren, torch.tensor([[1.0, 1.0, 1.0, 0.0, 3.0, 7.0, 1.0, 1.0, 1.0, 9.0]]))
@@ -64,7 +64,7 @@ def phase(networks: Networks) -> Networks:
 
 
 def owns(architecture: Architecture, layer: int) -> bool:
-    """Whether nothing else computes with what enters a layer, and all of it can change its sign."""
+    """Whether nothing else uses what enters a layer, and all of it can change its sign."""
     a = architecture
     shared = {(kind, i) for s in a.shared for kind, i in ((s.kind, s.index), (s.kind, s.of))}
     fixed = any(a.connections[c].constant or ("weight", c) in shared for c in a.incoming[layer])
@@ -72,7 +72,7 @@ def owns(architecture: Architecture, layer: int) -> bool:
 
 
 def _half_turns(angle: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """Angle = turns * pi + rest, `turns` a multiple of `step`; none where the angle is in its interval already."""
+    """Angle = turns * pi + rest, `turns` a multiple of `step`; 0 if the angle is already in its interval."""
     n = step * torch.ceil(angle / (step * math.pi) - 0.5)
     n = torch.where(angle.abs() <= step * math.pi / 2, torch.zeros_like(n), n)
     return n, (angle - n * _PI_HIGH) - n * _PI_LOW
@@ -120,10 +120,10 @@ def _multiplier(block: Block, magnitudes: dict[int, Tensor], signs: dict[int, Te
 def scale(networks: Networks) -> Networks:
     """Give every hidden neuron unit incoming norm and a standard sign, as far as its group allows.
 
-    The norm is that of all incoming weights and the bias together. The sign makes the bias positive; where the bias
-    vanishes the sum of the incoming weights, then their first moment over the positions that no symmetry moves,
-    then the sum of their cubes. In a class of tied layers the first one decides. Neurons whose incoming weights
-    are all zero stay as they are.
+    The norm is that of all incoming weights and the bias together. The sign makes the bias positive; if the bias is
+    zero, it makes the sum of the incoming weights positive, then their first moment over the positions that no
+    symmetry moves, then the sum of their cubes. Among tied layers the first one decides. Neurons whose incoming
+    weights are all zero stay as they are.
 
     Arguments:
         networks: Any.
@@ -151,8 +151,8 @@ def sorting(networks: Networks) -> Transform:
             rows = torch.cat(_incoming(exact, i, so_far), dim=2)
             # A projection without special directions: unlike a lexicographic order it does not hang on rounding
             # where neurons agree in some entries.
-            moved = rows @ _direction(rows.shape[2]).to(rows)
-            keys, seconds = torch.empty_like(moved).scatter(1, own, moved), _outgoing(exact, i)
+            projected = rows @ _direction(rows.shape[2]).to(rows)
+            keys, seconds = torch.empty_like(projected).scatter(1, own, projected), _outgoing(exact, i)
         orders = []
         for b in blocks:
             if b.slot is None:
@@ -172,7 +172,7 @@ def sorting(networks: Networks) -> Transform:
 
 
 def _with_heads(block: Block, heads: dict[int, Tensor], still: Tensor) -> Tensor:
-    """The order of a block whose heads may have one already."""
+    """The order of a block whose heads may already have one."""
     order = still[:, : block.size]
     if block.head_slot is None or block.head_slot not in heads:
         return order
@@ -191,7 +191,7 @@ def permutation(networks: Networks) -> Networks:
     """Put hidden neurons in a standard order.
 
     Layer by layer from the input, neurons are sorted by a fixed generic projection of their incoming weights and bias,
-    those that agree in it by one of their outgoing weights. In a class of tied layers the first one decides.
+    and ties by a projection of their outgoing weights. Among tied layers the first one decides.
 
     Arguments:
         networks: Any.
@@ -219,7 +219,7 @@ def canonicalize(networks: Networks) -> Networks:
 
 
 def _exact(networks: Networks) -> Networks:
-    """The same networks in double precision, to decide with."""
+    """The same networks in double precision, for the decisions."""
     return Networks(networks.architecture, double(networks.parameters.detach()))
 
 
@@ -242,7 +242,7 @@ def _incoming(networks: Networks, layer: int, so_far: Transform) -> tuple[Tensor
 
 
 def _outgoing(networks: Networks, layer: int) -> Tensor:
-    """A number (B, n) for what leaves each neuron of a layer, whatever the order of the neurons it goes to."""
+    """A number (B, n) for the outgoing weights of each neuron of a layer, independent of the order of their targets."""
     a = networks.architecture
     total = networks.parameters.new_zeros(len(networks), a.layers[layer].size)
     for c in a.outgoing[layer]:
@@ -256,7 +256,7 @@ def _outgoing(networks: Networks, layer: int) -> Tensor:
 
 
 def _fixed(architecture: Architecture, layer: int, free: float) -> Tensor:
-    """Per neuron a number of its own where it may not be permuted, the same for all others of its block."""
+    """A number per neuron: its own if it may not be permuted, otherwise the same for all neurons of its block."""
     size = architecture.layers[layer].size
     found, own = torch.full((size,), free, dtype=torch.float64), _direction(size)
     for number, b in enumerate(architecture.blocks[layer]):
@@ -270,7 +270,7 @@ def _direction(size: int) -> Tensor:
 
 
 def _order(key: Tensor, second: Tensor, tolerance: float) -> Tensor:
-    """Sort (B, n) by key; runs of keys that differ by rounding only, by the second one."""
+    """Sort (B, n) by key; runs of keys that differ only by rounding are sorted by the second key."""
     ranked, first = key.sort(dim=1, stable=True)
     size = tolerance * key.abs().amax(1, keepdim=True)
     run = F.pad((ranked.diff(dim=1) > size).cumsum(1), (1, 0))
@@ -301,7 +301,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 def _sign(rows: Tensor, bias: Tensor, positions: Tensor, tolerance: float) -> Tensor:
-    """The sign (B, n) of the first sum that is not zero: it turns with (rows, bias), whatever the sources' order."""
+    """The sign (B, n) of the first sum that is not zero: it flips with (rows, bias), whatever the sources' order."""
     moment = rows @ positions / positions.numel()
     sums = torch.stack([bias.sum(2), rows.sum(2), moment, rows.pow(3).sum(2)])
     clear = sums.abs() > tolerance
@@ -332,8 +332,8 @@ def present(
 
     Arguments:
         networks: One batch or several.
-        canonical: Which freedom is removed beforehand.
-        device: Where to bring them; where they are, if omitted.
+        canonical: Which canonical form to apply.
+        device: Where to move them; they stay where they are if omitted.
     """
     # In this order: canonical forms compute in float64, which not every device has.
     form = _FORMS[canonical]

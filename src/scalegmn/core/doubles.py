@@ -1,4 +1,4 @@
-"""Double precision, where a device has it."""
+"""Double precision, if the device has it."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def has_double(device: torch.device) -> bool:
 
 
 def double(x: Tensor) -> Tensor:
-    """The same numbers in double precision, on the CPU where the device has none."""
+    """The same numbers in double precision; on the CPU if the device has none."""
     return x.double() if has_double(x.device) else x.cpu().double()

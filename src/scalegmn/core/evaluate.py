@@ -16,26 +16,7 @@ from torch.nn import functional as F
 from ..errors import ScaleGMNError
 from .architecture import Architecture, Connection, Layer
 from .maps import Attention, Conv, Linear, Normalise, Pool, Product, Scale, Skip, Sum, Table
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Views of a batch's parameters, one entry per connection or layer (None where there is none).
-
-    Arguments:
-        weights: Per connection (B, n_t, n_s / groups, K); (B, n) for one per neuron; None for a skip.
-        biases: Per layer (B, n).
-        slopes: Per layer (B, 1), for learned slopes.
-
-    >>> from scalegmn import Networks
-    >>> networks = Networks(Architecture.mlp([2, 3, 1]), torch.randn(5, 13))
-    >>> [None if w is None else tuple(w.shape) for w in networks.views.weights]
-    [(5, 3, 2, 1), (5, 1, 3, 1)]
-    """
-
-    weights: tuple[Tensor | None, ...]
-    biases: tuple[Tensor | None, ...]
-    slopes: tuple[Tensor | None, ...]
+from .views import Parameters
 
 
 @dataclass(frozen=True)
@@ -95,11 +76,11 @@ def gradients(
 ) -> tuple[Tensor, ...]:
     """The gradient of <cotangent, output> at every pre-activation, averaged over space.
 
-    It moves as 1/q when the pre-activations move as q. Differentiable where gradients are enabled.
+    It is multiplied by 1/q when the pre-activations are multiplied by q. Differentiable if gradients are enabled.
 
     Arguments:
         architecture, parameters, x: As in `respond`.
-        cotangent: Broadcasts to the output (B, N, n_L); ones where omitted.
+        cotangent: Broadcasts to the output (B, N, n_L); ones if omitted.
 
     Returns:
         Per layer (B, N, n). The input layer holds the gradient with respect to the inputs.
@@ -134,13 +115,13 @@ def respond_with_gradients(
 
 
 def _tracked(parameters: Parameters) -> Parameters:
-    """The same parameters as tensors that gradients can pass."""
+    """The same parameters as tensors through which gradients can flow."""
     groups = (parameters.weights, parameters.biases, parameters.slopes)
     return Parameters(*(tuple(None if t is None else _plain(t) for t in group) for group in groups))
 
 
 def _plain(x: Tensor) -> Tensor:
-    """A copy of a tensor that was made in inference mode, which gradients cannot pass; others as they are."""
+    """A copy if the tensor was made in inference mode, which blocks gradients; otherwise the tensor itself."""
     return x.clone() if x.is_inference() else x
 
 
@@ -198,7 +179,7 @@ def _sum(layer: Layer, terms: list[Term], like: Tensor) -> Tensor:
 
 
 def _beside(layer: Layer, parts: dict[tuple[int, int], Tensor]) -> Tensor:
-    """Ranges of neurons side by side, zeros between them."""
+    """Ranges of neurons next to each other, with zeros between them."""
     batch = max(y.shape[0] for y in parts.values())
     first = next(iter(parts.values()))
     rows, end = [], 0
@@ -366,7 +347,7 @@ def _resize(pool: Pool, maps: Tensor, spatial: int) -> Tensor:
 
 
 def prepare_inputs(architecture: Architecture, x: Tensor, batch: int, like: Tensor) -> Tensor:
-    """Bring inputs to shape (1 or B, N, n_0, *spatial) and complain about anything else."""
+    """Bring inputs to shape (1 or B, N, n_0, *spatial), and refuse anything else."""
     n_0 = architecture.layers[0].size
     spatial = input_dimensions(architecture)
     if not x.is_floating_point() and x.dim() == 1 + spatial:

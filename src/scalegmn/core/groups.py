@@ -1,7 +1,7 @@
 r"""The one-dimensional scaling groups \(D_\sigma\) of activation functions (paper, section 4).
 
-Each group is a subgroup of the non-zero reals. Four of them matter in practice, and they form a lattice that is
-described by two facts: does the group contain \(-1\), and does it contain every positive number?
+Each group is a subgroup of the non-zero reals. Four of them matter in practice, and two properties tell them apart:
+does the group contain \(-1\), and does it contain every positive number?
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Group:
     Use the four instances `Trivial`, `Sign`, `PositiveScale` and `NonZeroScale`.
 
     Arguments:
-        name: How people call it.
+        name: Its name.
         signs: Whether it contains -1.
         scales: Whether it contains every positive number.
 

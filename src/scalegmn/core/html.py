@@ -1,4 +1,4 @@
-"""Objects in notebooks: a small table of what they are."""
+"""How objects look in notebooks: a small table of their properties."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:
-    """A title and a table of names and values as HTML; what is in them is text, never markup.
+    """A title and a table of names and values as HTML; all of them are escaped.
 
     >>> html_table("Zoo", {"networks": "<3>"})
     '<table><caption>Zoo</caption><tr><th>networks</th><td>&lt;3&gt;</td></tr></table>'

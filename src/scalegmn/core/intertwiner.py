@@ -2,7 +2,7 @@ r"""The symmetry of an arbitrary activation function, found numerically.
 
 For \(\sigma: \mathbb{R} \to \mathbb{R}\) the group \(D_\sigma\) holds the multipliers \(a\) for which some \(b\) gives
 \(\sigma(a x) = b \sigma(x)\) for all x, and \(\phi(a) = b\). If moreover \(\sigma(I_d)\) is invertible and sigma is
-non-constant, non-linear and differentiable outside finitely many points, permutations and these multipliers are
+non-constant, non-linear and differentiable except at finitely many points, permutations and these multipliers are
 *all* the linear symmetries of a layer (Godfrey et al. 2022, Lemma 3.1 and Theorem E.14; paper, section 4 and A.6.1).
 """
 
@@ -37,7 +37,7 @@ class Intertwiner:
         linear: Whether it is linear (or affine).
         singular: The smallest d for which \(\sigma(I_d)\) is not invertible, or None.
         kinks: Where it is not differentiable, in [-16, 16] and to about 1e-5.
-        rough: Whether the kinks seem to have no end.
+        rough: Whether there seem to be infinitely many kinks.
 
     >>> intertwiner(torch.tanh).group
     Sign
@@ -103,7 +103,7 @@ def intertwiner(fn: Callable[[Tensor], Tensor]) -> Intertwiner:
 
 
 def _scalar(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Call fn on (n,) points; a module in float64 and evaluation mode, its original untouched."""
+    """Call fn on (n,) points; a module is copied to float64 and evaluation mode."""
     function = copy.deepcopy(fn).to("cpu", torch.float64).eval() if isinstance(fn, nn.Module) else fn
 
     def sigma(x: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ def _singular(s0: float, s1: float, tolerance: float) -> int | None:
 
 
 def _all_kinks(sigma: Callable[[Tensor], Tensor], scale: float) -> tuple[tuple[float, ...], bool]:
-    """The kinks in [-16, 16], and whether they crowd or keep coming as the window grows."""
+    """The kinks in [-16, 16], and whether they accumulate or become more as the window grows."""
     kinks = _kinks(sigma, 16, scale)
     if kinks is None:
         return (), True
@@ -185,7 +185,7 @@ def _all_kinks(sigma: Callable[[Tensor], Tensor], scale: float) -> tuple[tuple[f
 
 
 def _kinks(sigma: Callable[[Tensor], Tensor], window: int, scale: float, most: int = 4096) -> list[float] | None:
-    """Zoom in where second differences, divided by the step, do not shrink with it; None if that is everywhere."""
+    """Zoom in where second differences, divided by the step, do not shrink with the step; None if they never do."""
     h = 2.0**-9
     x = _first_look(sigma, window, h, scale)
     offsets = torch.arange(-8, 9, dtype=torch.float64) / 16

@@ -1,4 +1,4 @@
-"""What connections and layers of an architecture do: maps, pooling, and ways to combine what arrives."""
+"""What connections and layers of an architecture do: maps, pooling, and ways to combine incoming values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LATER = "later"
 
 @dataclass(frozen=True)
 class Linear:
-    """A matrix, at every position of maps. After a flatten, `positions` is the spatial shape that lies on each edge.
+    """A matrix, applied at every position. After a flatten, `positions` is the spatial shape that each edge holds.
 
     >>> Linear((4, 4)).kernel
     (4, 4)
@@ -31,9 +31,9 @@ class Conv:
 
     Arguments:
         kernel, stride, padding, dilation: Per spatial dimension.
-        groups: Into how many groups channels fall; as many as there are channels is a depthwise convolution.
+        groups: Number of groups of channels; a depthwise convolution has as many as there are channels.
         transposed: Whether it is a transposed convolution.
-        extra: Of a transposed convolution, what is added to one side of its output.
+        extra: For a transposed convolution, how much is added to one side of its output.
 
     >>> from scalegmn import Architecture
     >>> Architecture.cnn([1, 8], 10).connections[0].map.kernel
@@ -88,7 +88,7 @@ class Normalise:
         eps: Added to the variance.
         kind: `layer` and `rms` are over the neurons at each position (LayerNorm, RMSNorm), `group` over the neurons
             of a group and all positions (GroupNorm; InstanceNorm has groups of one neuron).
-        groups: Into how many groups neurons fall.
+        groups: Number of groups of neurons.
         learned: Whether there are gains.
 
     >>> from scalegmn.core.architecture import Architecture, Connection, Layer
@@ -108,7 +108,7 @@ class Table:
     """Weights per position, from a layer of one constant neuron: learned positions, class tokens, shifts.
 
     Arguments:
-        positions: The spatial shape of the table; () adds the same everywhere.
+        positions: The spatial shape of the table; () adds the same values everywhere.
         start: The position along the first spatial dimension at which it begins.
 
     >>> Table((7,)).kernel
@@ -138,8 +138,8 @@ class Pool:
 
     Arguments:
         kind: `avg` and `max` slide a window; `adaptive_avg` gives maps of shape `size`; `global_avg` and
-            `global_max` remove the spatial dimensions. `pad` adds `size` zeros before and `stride` after (or cuts off,
-            where negative), `merge` puts all positions in a row, `at` takes position `size`. `nearest`, `bilinear`
+            `global_max` remove the spatial dimensions. `pad` adds `size` zeros before and `stride` after (negative
+            numbers cut off), `merge` puts all positions in a row, `at` takes position `size`. `nearest`, `bilinear`
             and `bilinear_corners` (corners aligned) enlarge maps `size` times.
         size, stride, padding: Of the window.
 
@@ -154,7 +154,7 @@ class Pool:
 
     @property
     def is_max(self) -> bool:
-        """Whether it takes a maximum, which commutes with positive factors only."""
+        """Whether it takes a maximum, which commutes only with positive factors."""
         return self.kind in ("max", "global_max")
 
     @property
@@ -165,7 +165,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Sum:
-    """What arrives at a neuron is added.
+    """Incoming values are added.
 
     >>> from scalegmn import Architecture
     >>> Architecture.mlp([2, 3, 1]).layers[1].combine
@@ -175,7 +175,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Product:
-    """What arrives at a neuron is multiplied; a factor of one neuron, or without positions, is one for all.
+    """Incoming values are multiplied; a factor with one neuron, or without positions, is broadcast.
 
     >>> from torch import nn
     >>> from scalegmn import Networks
@@ -192,10 +192,10 @@ class Product:
 
 @dataclass(frozen=True)
 class Attention:
-    """Three wires arrive: queries, keys, values. Per head, softmax(scale q k) v over positions.
+    """Three wires come in: queries, keys and values. Each head computes softmax(scale q k) v over positions.
 
     Arguments:
-        heads: Into how many heads the neurons of each fall.
+        heads: Number of heads.
         scale: The factor before the softmax.
         causal: Whether a position sees only those before it and itself.
 

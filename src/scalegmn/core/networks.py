@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, SupportsIndex, overload
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 
 from ..convert import batch as _batch
-from ..convert import files as _files
 from ..convert.feedforward import default_layout
+from ..convert.formats import files as _files
 from ..convert.layout import Layout
 from ..errors import ScaleGMNError
+from ..files import real_path
 from . import evaluate as _evaluate
 from .activations import Activation
 from .activations import activation as _activation
 from .architecture import Architecture
-from .evaluate import Parameters, Responses
+from .evaluate import Responses
 from .html import html_table
+from .views import Parameters, views
 
 Index = SupportsIndex | slice | Sequence[int] | Tensor
 
@@ -29,14 +31,14 @@ Index = SupportsIndex | slice | Sequence[int] | Tensor
 class Networks:
     """A batch of B networks that share an architecture.
 
-    All parameters of a network lie in one row of `parameters`, in the order of `architecture.segments`; `weights`
+    All parameters of a network are in one row of `parameters`, in the order of `architecture.segments`; `weights`
     and `biases` are views of it.
 
     Arguments:
         architecture: Of every network.
         parameters: Shape (B, P).
-        layout: The names under which the networks were stored, if they were; export uses them again.
-        passengers: What else was stored under these names, one tensor (B, ...) each.
+        layout: The names under which the networks were stored, if any; export uses them again.
+        passengers: Other stored entries, one tensor (B, ...) each.
 
     >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
     >>> networks = Networks(architecture, torch.randn(5, architecture.parameters))
@@ -79,9 +81,9 @@ class Networks:
 
         Arguments:
             architecture: Of every network.
-            weights: Per connection, None for a skip; what is shared or constant may be left out.
-            biases: Per layer, None where it has none.
-            slopes: Per layer, for learned slopes; may be omitted where no layer has them.
+            weights: Per connection, None for a skip; shared and constant weights may be left out.
+            biases: Per layer, None if it has none.
+            slopes: Per layer, for learned slopes; may be omitted if no layer has them.
         """
         tensors = {"weight": weights, "bias": biases, "slope": slopes}
         used = {(s.kind, s.index) for s in architecture.segments} | {(s.kind, s.index) for s in architecture.shared}
@@ -109,10 +111,10 @@ class Networks:
 
     @classmethod
     def from_modules(cls, modules: Sequence[nn.Module]) -> Networks:
-        """Read a person's own modules, all of one architecture.
+        """Read modules, all of one architecture.
 
         Arguments:
-            modules: Whose `forward` torch.fx can trace; evaluation mode is assumed (docs/networks.md).
+            modules: Modules whose `forward` torch.fx can trace; evaluation mode is assumed (docs/networks.md).
 
         >>> modules = [nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)) for _ in range(3)]
         >>> networks = Networks.from_modules(modules)
@@ -137,11 +139,11 @@ class Networks:
         """Read state dicts, all of one architecture.
 
         Arguments:
-            states: One per network. Entries that are not floating-point numbers travel along.
+            states: One per network. Entries that are not floating-point numbers are kept for export.
             like: A module with such a state dict, or the architecture that its entries follow in order.
             activation: Without `like`: the hidden activation of a multilayer perceptron.
-            names: What to call each network in an error.
-            prefix: Read only the entries under this name, such as `actor.`; the others ride along.
+            names: What to call each network in an error message.
+            prefix: Read only the entries under this name, such as `actor.`; the others are kept for export.
 
         >>> state = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).state_dict()
         >>> Networks.from_state_dicts([state], activation="relu")
@@ -154,7 +156,7 @@ class Networks:
         names = [f"state dict {i}" for i in range(len(states))] if names is None else names
         plain = []
         for name, state in zip(names, states, strict=True):
-            tensors = _files.as_state(state) if isinstance(state, Mapping) else None
+            tensors = _files.as_state(state, name) if isinstance(state, Mapping) else None
             if tensors is None:
                 raise ScaleGMNError(f"{name}: expected a dictionary of names and tensors, got a {type(state).__name__}")
             plain.append(tensors)
@@ -191,17 +193,17 @@ class Networks:
         """
         if isinstance(paths, str | Path):
             raise ScaleGMNError(f"paths: expected a list of files, got {paths}; put it in a list")
-        states = [_files.read(p) for p in paths]
+        states = [_files.read_state_dict(p) for p in paths]
         names = [str(p) for p in paths]
         return cls.from_state_dicts(states, like=like, activation=activation, names=names, prefix=prefix)
 
     def to_state_dicts(self) -> list[dict[str, Tensor]]:
-        """One state dict per network, under the names it came with (or those of `Feedforward`)."""
+        """One state dict per network, with the names it was read with (or those of `Feedforward`)."""
         layout = self.layout or default_layout(self.architecture)
         return _batch.unstack(layout.unpack(self.parameters, self.passengers))
 
     def to_modules(self) -> list[nn.Module]:
-        """One module per network, of the class it came from (or a `Feedforward`)."""
+        """One module per network, of the class it was read from (or a `Feedforward`)."""
         layout = self.layout or default_layout(self.architecture)
         return _batch.unpack_modules(layout, self.parameters, self.passengers)
 
@@ -209,7 +211,7 @@ class Networks:
         """Write one state dict per network; the suffix of a path decides the format, as in `from_files`."""
         if len(paths) != len(self):
             raise ScaleGMNError(f"paths: expected one for each of {len(self)} network(s), got {len(paths)}")
-        if len({Path(path).resolve() for path in paths}) < len(paths):
+        if len({real_path(path) for path in paths}) < len(paths):
             raise ScaleGMNError("paths: expected another for each network, got one of them twice")
         for path in paths:
             _files.check_writable(path)
@@ -218,12 +220,12 @@ class Networks:
 
     def to_pyg(self) -> list[object]:
         """One `torch_geometric.data.Data` per network: neurons as nodes, weights on edges (docs/networks.md)."""
-        from ..convert.pyg import to_data
+        from ..convert.formats.pyg import to_data
 
         return to_data(self.architecture, self.views)
 
     def replace(self, parameters: Tensor) -> Networks:
-        """The same networks with other parameters (B, P); another number of networks keeps no stored names."""
+        """The same networks with other parameters (B, P); if their number changes, stored names are dropped."""
         if parameters.shape[0] != len(self):
             return Networks(self.architecture, parameters)
         return Networks(self.architecture, parameters, layout=self.layout, passengers=self.passengers)
@@ -233,23 +235,7 @@ class Networks:
     @cached_property
     def views(self) -> Parameters:
         """Weights, biases and slopes as views of `parameters`."""
-        a = self.architecture
-        weights: list[Tensor | None] = [None] * len(a.connections)
-        biases: list[Tensor | None] = [None] * len(a.layers)
-        slopes: list[Tensor | None] = [None] * len(a.layers)
-        target = {"weight": weights, "bias": biases, "slope": slopes}
-        parts = self.parameters.split([s.size for s in a.segments], dim=1)
-        for s, part in zip(a.segments, parts, strict=True):
-            target[s.kind][s.index] = part.unflatten(1, s.shape)
-        for i, c in enumerate(a.connections):
-            if c.constant:
-                fixed = self.parameters.new_tensor(c.constant).reshape(1, *a.weight_shape(i))
-                weights[i] = fixed.expand(len(self), *fixed.shape[1:])
-        for again in a.shared:
-            found = target[again.kind][again.of]
-            assert found is not None
-            target[again.kind][again.index] = found.transpose(1, 2) if again.transposed else found
-        return Parameters(tuple(weights), tuple(biases), tuple(slopes))
+        return views(self.architecture, self.parameters)
 
     @property
     def weights(self) -> tuple[Tensor | None, ...]:
@@ -258,7 +244,7 @@ class Networks:
 
     @property
     def biases(self) -> tuple[Tensor | None, ...]:
-        """Per layer (B, n), None where it has none."""
+        """Per layer (B, n), None if it has none."""
         return self.views.biases
 
     @property
@@ -291,7 +277,7 @@ class Networks:
 
     @staticmethod
     def cat(batches: Sequence[Networks]) -> Networks:
-        """Concatenate batches of the same architecture; stored names survive where all batches have the same."""
+        """Concatenate batches of the same architecture; stored names are kept if all batches have the same."""
         if not batches:
             raise ScaleGMNError("cat: expected at least one batch of networks, got none")
         first = batches[0]
@@ -329,7 +315,7 @@ class Networks:
     # -- evaluation --------------------------------------------------------------------------------------------
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """All networks at once.
+        """Evaluate all networks at once.
 
         Arguments:
             x: Inputs common to all networks (N, n_0, *spatial), or one set per network (B, N, n_0, *spatial).
@@ -340,16 +326,16 @@ class Networks:
         return self.responses(x).post[-1]
 
     def responses(self, x: Tensor) -> Responses:
-        """Every neuron's pre- and post-activation: vertex features that move as q."""
+        """Every neuron's pre- and post-activation: vertex features, multiplied by q when neurons are scaled by q."""
         x = _evaluate.prepare_inputs(self.architecture, x, len(self), self.parameters)
         return _evaluate.respond(self.architecture, self.views, x)
 
     def gradients(self, x: Tensor, cotangent: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The gradient of <cotangent, output> at every pre-activation (channel means): dual features, as 1/q.
+        """The gradient of <cotangent, output> at every pre-activation (channel means): dual features, scaled by 1/q.
 
         Arguments:
             x: As in `evaluate`.
-            cotangent: Broadcasts to the output; ones where omitted.
+            cotangent: Broadcasts to the output; ones if omitted.
 
         Returns:
             Per layer (B, N, n).
@@ -364,57 +350,3 @@ def _as_integer(index: Any) -> int | None:
         return None if isinstance(index, Tensor) and index.dim() else operator.index(index)
     except TypeError:
         return None
-
-
-def expect_networks(value: object) -> None:
-    """Complain about a module, a tensor or anything else in place of networks."""
-    if not isinstance(value, Networks):
-        raise ScaleGMNError(
-            f"networks: expected Networks, got {type(value).__name__}; Networks.from_modules makes them of modules"
-        )
-
-
-@overload
-def group_by_architecture(networks: Networks) -> list[tuple[Networks, None]]: ...
-@overload
-def group_by_architecture(networks: Sequence[Networks]) -> list[tuple[Networks, Tensor]]: ...
-def group_by_architecture(
-    networks: Networks | Sequence[Networks],
-) -> list[tuple[Networks, None]] | list[tuple[Networks, Tensor]]:
-    """Join batches of one architecture and remember where each network came from.
-
-    Arguments:
-        networks: One batch, or several of any architectures.
-
-    Returns:
-        Pairs of a batch and the positions of its networks in the input (None for a single batch).
-    """
-    if isinstance(networks, Networks):
-        return [(networks, None)]
-    for batch in networks if isinstance(networks, Sequence) else [networks]:
-        expect_networks(batch)
-    groups: dict[Architecture, list[tuple[Networks, Tensor]]] = {}
-    start = 0
-    for batch in networks:
-        positions = torch.arange(start, start + len(batch))
-        groups.setdefault(batch.architecture, []).append((batch, positions))
-        start += len(batch)
-    return [(Networks.cat([b for b, _ in g]), torch.cat([p for _, p in g])) for g in groups.values()]
-
-
-def each_architecture(f: Callable[[Networks], Tensor], networks: Networks | Sequence[Networks]) -> Tensor:
-    """Apply f to the networks of one architecture at a time and give the results in the order of the input.
-
-    >>> small, large = (Architecture.mlp([1, n, 1]) for n in (2, 3))
-    >>> mixed = [Networks(a, torch.full((1, a.parameters), v)) for a, v in [(small, 1.0), (large, 2.0), (small, 3.0)]]
-    >>> each_architecture(lambda n: n.parameters[:, 0], mixed)
-    tensor([1., 2., 3.])
-    """
-    if isinstance(networks, Networks):
-        return f(networks)
-    groups = group_by_architecture(networks)
-    if not groups:
-        raise ScaleGMNError("networks: expected at least one batch, got none")
-    found = torch.cat([f(batch) for batch, _ in groups])
-    order = torch.cat([positions for _, positions in groups]).argsort()
-    return found[order.to(found.device)]

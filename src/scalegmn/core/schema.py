@@ -1,4 +1,4 @@
-"""Architectures as JSON and back, exactly: what a zoo writes down about its networks besides their weights."""
+"""Architectures as JSON and back, exactly: what a zoo stores about its networks besides their weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def architecture_to_json(architecture: Architecture) -> Json:
     >>> found["connections"][0]
     {'source': 0, 'target': 1, 'map': {'type': 'Linear', 'positions': []}, 'pools': [], 'gain': 1.0}
 
-    What came to the format later is left out where it says nothing, so that older files read and look the same.
+    Fields that were added to the format later are left out if they have their default, so older files stay the same.
     """
     return to_json(architecture)
 
@@ -50,14 +50,14 @@ def to_json(value: object) -> Json:
 
 
 def from_json(kind: type[T], value: Mapping[str, Any], where: str) -> T:
-    """A dataclass of type `kind` from what `to_json` gave; `where` begins the error message."""
+    """A dataclass of type `kind` from the result of `to_json`; error messages begin with `where`."""
     found = decode(kind, value, where)
     assert isinstance(found, kind)
     return found
 
 
 def hints_of(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, `Annotated` ones with what is said about them."""
+    """The types of a dataclass's fields, including `Annotated` metadata."""
     return _hints(kind)
 
 
@@ -87,7 +87,7 @@ def _encode(hint: Any, value: Any) -> Any:
 
 
 def decode(hint: Any, value: Any, where: str) -> Any:
-    """Build what `hint` describes and refuse anything else, naming the place.
+    """Build what `hint` describes, and refuse anything else with an error that names the place.
 
     >>> decode(tuple[int, ...], [3, 3], "kernel"), decode(int | None, None, "gate")
     ((3, 3), None)
@@ -140,7 +140,7 @@ def _not_none(hint: Any) -> Any:
 
 
 def _parts(hint: Any, length: int) -> tuple[Any, ...]:
-    """What the entries of a tuple are: the same for all in `tuple[X, ...]`."""
+    """The types of the entries of a tuple: the same for all in `tuple[X, ...]`."""
     parts = get_args(hint)
     return (parts[0],) * length if parts[-1] is Ellipsis else parts
 

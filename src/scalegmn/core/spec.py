@@ -1,4 +1,4 @@
-"""What a person chooses, in one frozen object: it prints, compares, validates and goes into a file unchanged."""
+"""Options in one frozen object, which can be printed, compared, validated and stored in a file unchanged."""
 
 from __future__ import annotations
 
@@ -17,34 +17,43 @@ S = TypeVar("S", bound="Spec")
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option may be: at least `low`, less than `below`.
+    """The allowed values of a number: at least `low`, less than `below`.
+
+    `most` is so high that only a slip of the hand meets it; what lies beyond would need hours or all memory to build.
 
     >>> Range(0, 1).check("dropout", 0.2)
     """
 
     low: float
     below: float = math.inf
+    most: float = math.inf
 
     def __str__(self) -> str:
         return f"at least {self.low:g}" + ("" if self.below == math.inf else f" and less than {self.below:g}")
 
     def check(self, name: str, value: float) -> None:
-        """Complain about a number outside."""
+        """Refuse a number outside."""
         if not self.low <= value < self.below:
             raise ScaleGMNError(f"{name}: expected {self}, got {value}")
+        if value > self.most:
+            raise ScaleGMNError(f"{name}: expected at most {self.most}, got {value}")
 
 
-Count = Annotated[int, Range(1)]
+Count = Annotated[int, Range(1, most=100_000)]
 """How many, at least one."""
-Number = Annotated[int, Range(0)]
+Number = Annotated[int, Range(0, most=100_000)]
 """How many, perhaps none."""
+Steps = Annotated[int, Range(0, most=10_000_000)]
+"""How many steps, perhaps none."""
+Depth = Annotated[int, Range(1, most=1000)]
+"""How many layers, at least one."""
 Share = Annotated[float, Range(0, 1)]
 """A probability less than 1, such as dropout."""
 
 
 @dataclass(frozen=True, repr=False)
 class Spec:
-    """Options with types, ranges (`Annotated`) and defaults; what they mean stands in the class's docstring.
+    """Options with types, ranges (`Annotated`) and defaults; the docstring of the class says what they mean.
 
     >>> @dataclass(frozen=True, repr=False)
     ... class Example(Spec):
@@ -67,7 +76,7 @@ class Spec:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """Only what differs from the defaults."""
+        """Only the options that differ from the defaults."""
         changed = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default)
         return f"{type(self).__name__}({', '.join(changed)})"
 
@@ -78,7 +87,7 @@ class Spec:
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """What every option means, from the docstrings of the class and of those that it extends."""
+        """What every option means, from the docstrings of the class and its bases."""
         found: dict[str, str] = {}
         for kind in reversed(cls.__mro__):
             _, _, arguments = (inspect.getdoc(kind) or "").partition("Arguments:\n")
@@ -89,7 +98,7 @@ class Spec:
 
 
 def changed(spec: S, options: Mapping[str, object]) -> S:
-    """The same specification with some options changed; a name that it does not have is refused.
+    """The same specification with some options changed; unknown names are refused.
 
     >>> from scalegmn.nn.spec import PassingSpec
     >>> changed(PassingSpec(layers=2), {"width": 16})

@@ -1,6 +1,6 @@
 r"""Symmetries of networks as data: permutations and scalings of hidden neurons that preserve the function.
 
-A transform moves the quantities of a network as follows (p is the permutation, s the scale, phi as in `Activation`):
+A transform acts on the quantities of a network as follows (p is the permutation, s the scale, phi as in `Activation`):
 
     vertex of layer l           x'[i]    = s_l[i] x[p_l[i]]
     dual vertex of layer l      d'[i]    = d[p_l[i]] / s_l[i]
@@ -25,12 +25,12 @@ from .networks import Networks
 
 @dataclass(frozen=True)
 class Draw:
-    """Free choices that make a transform; what is None stays as it is.
+    """The free choices of a transform; None leaves that part unchanged.
 
     Arguments:
-        order: From the number of heads and the neurons of each to permutations (B, heads, neurons).
-        magnitude: From a number of neurons to positive factors (B, neurons).
-        sign: From a number of neurons to signs (B, neurons).
+        order: Maps the number of heads and of neurons in each to permutations (B, heads, neurons).
+        magnitude: Maps a number of neurons to positive factors (B, neurons).
+        sign: Maps a number of neurons to signs (B, neurons).
 
     >>> twice = Draw(magnitude=lambda size: torch.full((1, size), 2.0))
     >>> Transform.assemble(Architecture.mlp([1, 3, 1], "relu"), 1, twice).scales[1].tolist()
@@ -48,8 +48,8 @@ class Transform:
 
     Arguments:
         architecture: Whose symmetries these are.
-        permutations: Per layer (B, n), the old position of the neuron that is now at position i.
-        scales: Per layer (B, n), the multiplier of the neuron that is now at position i.
+        permutations: Per layer (B, n); entry i is the old position of the neuron that is now at position i.
+        scales: Per layer (B, n); entry i is the multiplier of the neuron that is now at position i.
 
     >>> architecture = Architecture.mlp([2, 8, 1], "relu")
     >>> networks = Networks(architecture, torch.randn(5, architecture.parameters, dtype=torch.float64))
@@ -81,7 +81,7 @@ class Transform:
             count: Number of networks B.
             generator: The source of randomness.
             spread: Scales are log-uniform in [1/spread, spread].
-            permute, scale: Leave out one of the two.
+            permute, scale: False leaves out that kind of symmetry.
             dtype: The type of the scales.
         """
         def magnitude(size: int) -> Tensor:
@@ -100,12 +100,12 @@ class Transform:
     def assemble(
         architecture: Architecture, count: int, draw: Draw, *, dtype: torch.dtype = torch.float64
     ) -> Transform:
-        """The transform of free choices: one permutation per slot, one value per variable and neuron.
+        """The transform with given free choices: one permutation per slot, one value per variable and neuron.
 
         Arguments:
             architecture: Whose symmetries.
             count: Number of networks B.
-            draw: Makes the choices; it is asked once for every slot and variable, in the order of the layers.
+            draw: Makes the choices; it is called once for every slot and variable, in the order of the layers.
             dtype: The type of the scales.
         """
         made: dict[tuple[str, int], Tensor] = {}

@@ -1,8 +1,8 @@
-"""What a graph demands of the order and the multipliers of its neurons, written down range by range.
+"""The conditions that a graph puts on the order and the multipliers of its neurons, range by range.
 
-Demands are of four kinds: two ranges of neurons have the same order (a *tie*), a range falls into groups that stay
-together (a *grid*), a range may not move (a *pin*), and a product of multipliers is 1 (a *relation*, for magnitudes or
-for signs). `scalegmn.core.blocks` solves them.
+There are four kinds of conditions: two ranges of neurons have the same order (a *tie*), a range is divided into groups
+that stay together (a *grid*), a range may not be permuted (a *pin*), and a product of multipliers is 1 (a *relation*,
+for magnitudes or for signs). `scalegmn.core.blocks` solves them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Span:
+class Neurons:
     """A range of neurons of one layer.
 
-    >>> Span(layer=1, start=2, size=4)
-    Span(layer=1, start=2, size=4)
+    >>> Neurons(layer=1, start=2, size=4)
+    Neurons(layer=1, start=2, size=4)
     """
 
     layer: int
@@ -35,11 +35,11 @@ class Span:
 class Factor:
     """The multiplier of a range of neurons, before or after the activation, to the power 1 or -1.
 
-    >>> Factor(Span(1, 0, 4), -1, after=True).power
+    >>> Factor(Neurons(1, 0, 4), -1, after=True).power
     -1
     """
 
-    span: Span
+    span: Neurons
     power: int = 1
     after: bool = False
 
@@ -49,24 +49,24 @@ Relation = tuple[Factor, ...]
 
 @dataclass
 class Wiring:
-    """All demands of one graph.
+    """All conditions of one graph.
 
     Arguments:
         ties: Pairs of ranges with the same order.
-        grids: Ranges that fall into a number of groups.
+        grids: Ranges that are divided into a number of groups.
         links: Pairs of grids (positions in `grids`) whose groups have the same order.
         pins: Ranges that may not be permuted.
         scales, signs: Products of multipliers whose magnitude (whose sign) is 1.
 
     >>> from scalegmn import Architecture
     >>> wiring(Architecture.mlp([2, 3, 1])).pins
-    [Span(layer=0, start=0, size=2), Span(layer=2, start=0, size=1)]
+    [Neurons(layer=0, start=0, size=2), Neurons(layer=2, start=0, size=1)]
     """
 
-    ties: list[tuple[Span, Span]] = field(default_factory=list)
-    grids: list[tuple[Span, int]] = field(default_factory=list)
+    ties: list[tuple[Neurons, Neurons]] = field(default_factory=list)
+    grids: list[tuple[Neurons, int]] = field(default_factory=list)
     links: list[tuple[int, int]] = field(default_factory=list)
-    pins: list[Span] = field(default_factory=list)
+    pins: list[Neurons] = field(default_factory=list)
     scales: list[Relation] = field(default_factory=list)
     signs: list[Relation] = field(default_factory=list)
 
@@ -75,21 +75,21 @@ class Wiring:
         self.scales.append(factors)
         self.signs.append(factors)
 
-    def tie(self, target: Span, source: Span) -> None:
+    def tie(self, target: Neurons, source: Neurons) -> None:
         """Ranges of the same order; a wire between them carries the source's multiplier."""
         self.ties.append((target, source))
 
-    def grid(self, span: Span, groups: int) -> int:
-        """A range that falls into groups; the position of the grid."""
+    def grid(self, span: Neurons, groups: int) -> int:
+        """Add a range that is divided into groups, and return the position of the grid."""
         self.grids.append((span, groups))
         return len(self.grids) - 1
 
 
 def wiring(architecture: Architecture) -> Wiring:
-    """The demands of an architecture."""
+    """The conditions of an architecture."""
     w = Wiring()
     for i, layer in enumerate(architecture.layers):
-        whole = Span(i, 0, layer.size)
+        whole = Neurons(i, 0, layer.size)
         own = layer.activation.group if layer.offset == 0 else Trivial
         if i in (0, len(architecture.layers) - 1) or not architecture.incoming[i]:
             w.pins.append(whole)
@@ -115,13 +115,13 @@ def wiring(architecture: Architecture) -> Wiring:
     return w
 
 
-def spans(architecture: Architecture, c: Connection) -> tuple[Span, Span]:
+def spans(architecture: Architecture, c: Connection) -> tuple[Neurons, Neurons]:
     """The ranges of source and target that a connection joins."""
     n_s, n_t = architecture.layers[c.source].size, architecture.layers[c.target].size
     if isinstance(c.map, Skip):
         size = c.map.size or n_s
-        return Span(c.source, c.map.read, size), Span(c.target, c.map.write, size)
-    return Span(c.source, 0, n_s), Span(c.target, 0, n_t)
+        return Neurons(c.source, c.map.read, size), Neurons(c.target, c.map.write, size)
+    return Neurons(c.source, 0, n_s), Neurons(c.target, 0, n_t)
 
 
 def _summand(w: Wiring, architecture: Architecture, c: Connection) -> None:
@@ -157,8 +157,8 @@ def _summand(w: Wiring, architecture: Architecture, c: Connection) -> None:
         _constant(w, c, source, target)
 
 
-def _constant(w: Wiring, c: Connection, source: Span, target: Span) -> None:
-    """Weights that do not move: neither may what they join, unless all neurons are treated alike."""
+def _constant(w: Wiring, c: Connection, source: Neurons, target: Neurons) -> None:
+    """Fixed weights: the neurons they connect may not be permuted either, unless all are treated alike."""
     width = len(c.constant) // target.size
     rows = [c.constant[i : i + width] for i in range(0, len(c.constant), width)]
     if any(row != rows[0] for row in rows):
@@ -169,7 +169,7 @@ def _constant(w: Wiring, c: Connection, source: Span, target: Span) -> None:
         w.pins.append(source)
 
 
-def _product(w: Wiring, architecture: Architecture, whole: Span, incoming: list[Connection]) -> None:
+def _product(w: Wiring, architecture: Architecture, whole: Neurons, incoming: list[Connection]) -> None:
     factors = [Factor(whole)]
     for c in incoming:
         source, _ = spans(architecture, c)
@@ -181,7 +181,7 @@ def _product(w: Wiring, architecture: Architecture, whole: Span, incoming: list[
     w.equal(*factors)
 
 
-def _attention(w: Wiring, architecture: Architecture, whole: Span, incoming: list[Connection], heads: int) -> None:
+def _attention(w: Wiring, architecture: Architecture, whole: Neurons, incoming: list[Connection], heads: int) -> None:
     query, key, value = (spans(architecture, c)[0] for c in incoming)
     w.tie(query, key)
     w.equal(Factor(query, after=True), Factor(key, after=True))
@@ -192,12 +192,12 @@ def _attention(w: Wiring, architecture: Architecture, whole: Span, incoming: lis
 
 
 def _shared(w: Wiring, architecture: Architecture) -> None:
-    """One tensor in two places moves alike in both; transposed, as its inverse."""
+    """One tensor in two places changes in the same way in both; transposed, with inverse multipliers."""
     for s in architecture.shared:
         if s.kind == "slope":
             continue
         if s.kind == "bias":
-            first, again = (Span(i, 0, architecture.layers[i].size) for i in (s.of, s.index))
+            first, again = (Neurons(i, 0, architecture.layers[i].size) for i in (s.of, s.index))
             w.tie(again, first)
             w.equal(Factor(again), Factor(first, -1))
             continue
@@ -215,7 +215,7 @@ def _shared(w: Wiring, architecture: Architecture) -> None:
 
 
 def check_graph(a: Architecture) -> None:
-    """Complain about a graph that makes no sense."""
+    """Refuse a graph that makes no sense."""
     if len(a.layers) < 2:
         raise ScaleGMNError(f"architecture: expected at least 2 layers, got {len(a.layers)}")
     for c in a.connections:

@@ -1,1 +1,1 @@
-"""Trained models at work: loading them, reading what a person hands over, pictures, sharing."""
+"""Using trained models: loading them, reading files and modules, pictures, sharing."""

@@ -1,4 +1,4 @@
-"""What a zoo says about networks beside their embeddings."""
+"""What a zoo knows about networks, to be stored with their embeddings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .sources import Reading
 
 
 def table_of(found: Reading) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """The rows of a zoo's table that belong to its networks, and their `index`; nothing where more was read than a zoo.
+    """The rows of a zoo's table for its networks, and their `index`; nothing unless a single zoo was read.
 
     The names of files are `Reading.names`.
 
     Arguments:
-        found: What `Trained.read` gave.
+        found: The result of `Trained.read`.
     """
     zoo = found.pieces[0].networks
     if len(found.pieces) > 1 or not isinstance(zoo, Zoo):

@@ -1,10 +1,10 @@
 r"""How far is a network from those that a model was trained on? Two distances that no symmetry changes.
 
 Both are Mahalanobis distances to the nearest of a few centres, \(\min_k \lVert \Sigma^{-1/2} (x - \mu_k) \rVert\), in
-units of what all but a few validation networks stay below. One looks at the sizes of the tensors of the balanced
-network, and finds networks that were made in another way. The other looks at what the network answers to fixed inputs,
-and finds those that were made in the usual way for another purpose; the classes of a classification have a centre each
-(Lee et al. 2018 find unknown images so).
+units of a limit that only few validation networks exceed. One looks at the sizes of the tensors of the balanced
+network, and finds those that were trained in another way. The other looks at its outputs at fixed inputs, and
+finds those that were trained in the usual way for another purpose; in a classification, each class has its own centre
+(Lee et al. 2018 find unknown images in this way).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..core.canonical import phase
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..tasks import Classification, Task
-from ..training.data import PREPARE, fetch, listed, seed_for
+from ..training.data import PREPARE, batch_of, listed, seed_for
 from ..zoo.inr.conventions import coordinates
 from ..zoo.store.zoo import Zoo
 
@@ -42,7 +42,7 @@ class Cloud:
 
     Arguments:
         centres: Of the points (K, d).
-        whitening: Brings the covariance to one (d, d).
+        whitening: Makes the covariance the identity (d, d).
         limit: The distance from the nearest centre that few points exceed.
 
     >>> points = torch.randn(1000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -100,7 +100,7 @@ def sizes(networks: Networks) -> Tensor:
 
 
 def answers(networks: Networks, inputs: Tensor) -> Tensor:
-    """What networks say to inputs, as rows (B, k).
+    """The outputs of networks at some inputs, as rows (B, k).
 
     Arguments:
         networks: Of one architecture.
@@ -112,7 +112,7 @@ def answers(networks: Networks, inputs: Tensor) -> Tensor:
 
 
 def _inputs(zoo: Zoo, architecture: Architecture) -> Tensor:
-    """Points of the picture for INRs, the same random inputs in every run for others; about a hundred answers."""
+    """Points of the picture for INRs, otherwise fixed random inputs; about a hundred output values."""
     outputs = architecture.layers[-1].size
     if zoo.canvas is not None:
         side = round((_ANSWERS / outputs) ** 0.5)
@@ -123,12 +123,12 @@ def _inputs(zoo: Zoo, architecture: Architecture) -> Tensor:
 
 @dataclass(frozen=True)
 class Known:
-    """What a model remembers of its training networks of one architecture.
+    """Statistics of a model's training networks of one architecture.
 
     Arguments:
         sizes: The cloud of their sizes.
-        answers: The cloud of their answers.
-        inputs: What they were asked.
+        answers: The cloud of their outputs.
+        inputs: The inputs at which they were evaluated.
     """
 
     sizes: Cloud
@@ -143,7 +143,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Familiar:
-    """What a model remembers of its training networks.
+    """Statistics of a model's training networks.
 
     Arguments:
         known: By the position of an architecture in the model's list.
@@ -153,11 +153,11 @@ class Familiar:
 
     @staticmethod
     def measure(task: Task, zoo: Zoo) -> Familiar:
-        """Look at training and validation networks of a zoo.
+        """Measure training and validation networks of a zoo.
 
         Arguments:
-            task: The classes of a classification have a centre each.
-            zoo: What a model was trained on.
+            task: In a classification, each class has its own centre.
+            zoo: The zoo that a model was trained on.
         """
         draw = torch.Generator().manual_seed(seed_for(0, PREPARE))
         train, val = (zoo.split(name) for name in ("train", "val"))
@@ -175,11 +175,11 @@ class Familiar:
         return Familiar(tuple(found))
 
     def distance(self, architectures: Sequence[Architecture], networks: Networks) -> Tensor:
-        """Of networks of one architecture from those in training (B,); more than 1 is far, not a number is unknown.
+        """The distance (B,) of networks of one architecture from those in training; more than 1 is far, NaN is unknown.
 
         Arguments:
             architectures: Those of the model.
-            networks: Perhaps of another architecture, of which nothing is known.
+            networks: For an architecture that is not in the list, distances are unknown.
         """
         if networks.architecture not in architectures:
             return torch.full((len(networks),), torch.nan, dtype=torch.float64)
@@ -188,7 +188,7 @@ class Familiar:
     # -- files ---------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """All numbers by name, as a file holds them."""
+        """All numbers by name, for a file."""
         found: dict[str, Tensor] = {}
         for i, known in enumerate(self.known):
             found[f"{i}.inputs"] = known.inputs.float()
@@ -198,7 +198,7 @@ class Familiar:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> Familiar:
-        """What `tensors` gave."""
+        """The inverse of `tensors`."""
         exact = {name: value.double() for name, value in tensors.items()}
         count = len({name.partition(".")[0] for name in exact})
         try:
@@ -216,7 +216,7 @@ def _known(tensors: Mapping[str, Tensor], prefix: str) -> Known:
 
 def _chunks(zoo: Zoo, indices: Tensor) -> Iterable[Networks]:
     for part in indices.split(CHUNK):
-        yield from listed(fetch(zoo, part).networks)
+        yield from listed(batch_of(zoo, part).networks)
 
 
 def _gathered(parts: Iterable[Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ def before_and_after(trained: Trained, before: Networks, after: Networks, path: 
     Arguments:
         trained: The model that edited.
         before, after: One INR as it was, and as it is now.
-        path: Of the PNG; what is there stays until the new one is whole.
+        path: The PNG; an existing file is replaced only when the new one is complete.
         zoom: Side of a pixel.
     """
     from matplotlib.image import imsave

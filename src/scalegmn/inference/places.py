@@ -18,8 +18,8 @@ def pretrained() -> list[str]:
 def find_model(given: str | Path) -> Path:
     """The directory of a model: a run, or the model of that name that comes with the package.
 
-    A directory of a person's own comes first if it holds a model. One that does not, such as a folder of images called
-    `mnist`, does not stand in the way.
+    A directory of that name is used if it holds a model; any other directory, such as a folder of images called
+    `mnist`, is ignored.
 
     Arguments:
         given: A path, or a name of `scalegmn models --pretrained`.
@@ -38,9 +38,9 @@ def find_pretrained(name: str) -> Path:
     >>> find_pretrained("mnits")
     Traceback (most recent call last):
     ...
-    scalegmn.errors.ScaleGMNError: run: 'mnits' is neither a run nor a model that comes along; did you mean 'mnist'?
+    scalegmn.errors.ScaleGMNError: run: 'mnits' is neither a run nor a shipped model; did you mean 'mnist'?
     """
     if name not in pretrained():
         hint = nearest(name, pretrained())
-        raise ScaleGMNError(f"run: {name!r} is neither a run nor a model that comes along; {hint}")
+        raise ScaleGMNError(f"run: {name!r} is neither a run nor a shipped model; {hint}")
     return PRETRAINED / name

@@ -8,19 +8,22 @@ from typing import Any
 
 from ..core.schema import strict, to_json
 from ..errors import ScaleGMNError
-from ..files import make_directory, write_atomically
-from ..training.data import open_zoo
+from ..files import make_directory, read_object, write_atomically, write_json
+from ..files.tensors import write_tensors
+from ..training.data import unchanged_zoo
 from ..training.run import Run
-from ..training.state import read_json, weights_of, write_json, write_tensors
+from ..training.state import weights_of
 from .familiar import Familiar
 from .places import CARD, CONFIG, FAMILIAR, PRETRAINED, WEIGHTS
 from .trained import load
+
+_PACKED = {CARD, CONFIG, FAMILIAR, WEIGHTS}
 
 
 def describe(name: str) -> dict[str, Any]:
     """What is known about a model that comes with the package, as plain values."""
     folder = PRETRAINED / name
-    config = read_json(folder / CONFIG)
+    config = read_object(folder / CONFIG)
     card = config["card"]
     return {
         "name": name,
@@ -39,20 +42,23 @@ def export(
 ) -> Path:
     """Pack a finished run into a directory that `scalegmn.load` reads, with a model card.
 
-    Besides the weights it holds what the model remembers of its training networks (`Familiar`), for which the zoo of
-    the run has to be there. What was in the directory is replaced, file by file.
+    Besides the weights it holds statistics of the training networks (`Familiar`), for which the zoo of the run must
+    still be there. A model that was packed into the directory before is replaced; other files there are an error.
 
     Arguments:
         run: The run directory.
         out: The directory to write.
-        about: One sentence for the card: what it reads and what it says.
+        about: One sentence for the card: what it reads and what it answers.
         data: A sentence about the networks that it was trained on.
         limits: Further sentences: what it cannot do.
     """
-    finished = Run(Path(run))
+    finished, directory = Run(Path(run)), Path(out)
+    others = {path.name for path in directory.iterdir()} - _PACKED if directory.is_dir() else set()
+    if others:
+        raise ScaleGMNError(f"out: {directory} holds {min(others)}, which is not of a packed model; use another one")
     results, trained = finished.results(), load(run)
     config = trained.config
-    zoo = open_zoo(config["recipe"]["zoo"], config["zoo"]["sha256"])
+    zoo = unchanged_zoo(config["recipe"]["zoo"], config["zoo"]["sha256"])
     if "test" not in results:
         raise ScaleGMNError(f"export: {zoo.path} has no test networks, so nothing can be said about {run}")
     card = {
@@ -73,7 +79,6 @@ def export(
     canvas = {} if zoo.canvas is None else {"canvas": to_json(zoo.canvas)}
     told = strict({**config, **canvas, "recipe": recipe, "card": card})
     familiar = Familiar.measure(trained.task, zoo)
-    directory = Path(out)
     make_directory(directory)
     write_tensors(directory / WEIGHTS, weights_of(trained.model))
     write_tensors(directory / FAMILIAR, familiar.tensors())
@@ -114,5 +119,5 @@ def card_text(name: str, config: Mapping[str, Any]) -> str:
 
 
 def _told(arguments: Mapping[str, Any]) -> str:
-    """Arguments of a zoo in words; checksums say nothing to people."""
+    """Arguments of a zoo in words, without checksums."""
     return ", ".join(f"{k}={v}" for k, v in arguments.items() if v not in (None, {}) and len(str(v)) < 60)

@@ -1,4 +1,4 @@
-"""What a person hands to a trained model, read as networks: matched to an architecture and checked once, here."""
+"""Reading files, modules and zoos as networks for a trained model: matched to an architecture, and checked."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..convert import files
 from ..convert.batch import keep_kind, pack_states, part_of, unwrapped
 from ..convert.chain import Described, Unordered, check_order, match, resized
-from ..convert.fx import trace
+from ..convert.formats import files
 from ..convert.layout import Layout
-from ..convert.plain import computed
+from ..convert.trace.fx import trace
+from ..convert.trace.plain import computed
 from ..core.architecture import Architecture
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..models.base import Metanetwork
+from ..models.heads import Metanetwork
 from ..zoo.store.zoo import Zoo
 from .spelling import Spelling, restated
 
@@ -34,13 +34,13 @@ FAR = "far from the networks in training; the answer may mean nothing"
 
 @dataclass(frozen=True)
 class Hints:
-    """What a person says about the networks.
+    """What the user says about the networks.
 
     Arguments:
         activation: Decides between architectures of equal shapes, such as `relu`.
         layouts: Of modules with such state dicts; each file follows one of them.
-        prefix: Only entries under this name are the network's; ends with a dot.
-        split: Of a zoo, only these networks.
+        prefix: Only entries under this name belong to the network; ends with a dot.
+        split: Only this split of a zoo.
     """
 
     activation: str | None = None
@@ -51,12 +51,12 @@ class Hints:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Networks that a model sees together.
+    """Networks that a model reads together.
 
     Arguments:
         networks: In batches of one architecture.
         names: One per network.
-        places: For each network of the batches, one after the other, its place in `names`.
+        places: For each network of the concatenated batches, its position in `names`.
     """
 
     networks: list[Networks]
@@ -68,29 +68,29 @@ class Chunk:
         return Chunk(self.networks + other.networks, self.names + other.names, places)
 
     def check_finite(self) -> Chunk:
-        """The same, unless a weight is infinite or NaN."""
+        """Refuse infinite or NaN weights."""
         bad = torch.cat([~torch.isfinite(batch.parameters).all(1).cpu() for batch in self.networks])
         if bad.any():
             name = self.names[int(self.places[bad].min())]
-            raise ScaleGMNError(f"{name}: has weights that are infinite or no numbers; leave it out")
+            raise ScaleGMNError(f"{name}: has infinite or NaN weights; leave it out")
         return self
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing that was given.
+    """One of the given sources.
 
     Arguments:
-        given: What was handed over.
+        given: The source itself.
         names: One per network in it.
-        networks: The networks; those of a zoo stay on disk until their turn comes.
-        assumed: Activations that nobody told, where they were assumed.
+        networks: The networks; those of a zoo stay on disk until they are needed.
+        assumed: Activations that had to be assumed.
         unseen: What is new to the model about their architecture, if anything.
         rows: The numbers of networks of a zoo.
-        spelling: How they were written, where the model sees them in another way.
-        written: The networks as they were written then, if they are not those of a zoo.
-        known: The architecture in which the model sees them then.
-        distances: From training networks (B,), more than 1 is far; None where the model does not remember those.
+        spelling: Their convention, if it is not that of the training networks.
+        written: In that case, the networks in their own convention, if they are not those of a zoo.
+        known: In that case, the architecture in which the model reads them.
+        distances: From training networks (B,), more than 1 is far; None if the model has no statistics of those.
     """
 
     given: One
@@ -105,13 +105,13 @@ class Piece:
     distances: Tensor | None = None
 
     def rewritten(self, networks: Networks) -> Networks:
-        """Networks that the model gave, in the way in which these were written."""
+        """Networks that the model returned, in the convention of this source."""
         if self.spelling is None or self.written is None:
             return networks
         return self.spelling.write(networks, self.written)
 
     def told(self) -> list[dict[str, Any]]:
-        """What is known about each network besides its weights, as plain values."""
+        """Notes about each network, as plain values."""
         row = {"assumed": self.assumed, "unseen": self.unseen}
         if self.distances is None:
             return [row for _ in self.names]
@@ -120,7 +120,7 @@ class Piece:
         return [{**row, "read_as": words, "distance": d} for d in distances]
 
     def chunks(self) -> Iterator[Chunk]:
-        """The networks, so many at a time."""
+        """The networks, a given number at a time."""
         for start in range(0, len(self.names), CHUNK):
             names = self.names[start : start + CHUNK]
             if isinstance(self.networks, Zoo):
@@ -135,11 +135,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Reading:
-    """Networks, and how to hand them back.
+    """Networks from several sources, and how to return them.
 
     Arguments:
-        pieces: In the order in which they were given.
-        single: Whether one thing was given rather than a list.
+        pieces: The sources, in order.
+        single: Whether a single source was given instead of a list.
     """
 
     pieces: list[Piece]
@@ -151,7 +151,7 @@ class Reading:
         return [name for piece in self.pieces for name in piece.names]
 
     def notes(self) -> list[str]:
-        """What a person should know before believing the answers."""
+        """What the user should know before trusting the answers."""
         found: dict[str, list[str]] = {}
         for piece in self.pieces:
             if piece.assumed:
@@ -179,7 +179,7 @@ class Reading:
             yield group.check_finite()
 
     def hand_back(self, networks: Sequence[Networks]) -> Any:
-        """Other networks in the form of those that were given; for a path, its state dict."""
+        """Other networks in the form of those that were given; for a path, a state dict."""
         pairs = zip(self.pieces, networks, strict=True)
         results = [_like(piece.given, piece.rewritten(batch)) for piece, batch in pairs]
         return results[0] if self.single else results
@@ -190,7 +190,7 @@ def _like(one: One, networks: Networks) -> object:
         return networks
     if isinstance(one, nn.Module):
         return networks.to_modules()[0]
-    before = one if isinstance(one, Mapping) else files.read(cast(Path, one))
+    before = one if isinstance(one, Mapping) else files.read_state_dict(cast(Path, one))
     after = networks.to_state_dicts()[0]
     return {k: t.to(before[k].dtype) if k in before else t for k, t in after.items()}
 
@@ -201,8 +201,8 @@ class Reader:
 
     Arguments:
         model: Says what it can read.
-        layouts: How the files were read that it was trained on.
-        restates: Whether networks that compute the same as a known architecture, written otherwise, are brought to it.
+        layouts: How the files that it was trained on were read.
+        restates: Whether networks in another convention are converted to a known architecture.
     """
 
     model: Metanetwork
@@ -232,7 +232,7 @@ class Reader:
                 if isinstance(path, Zoo):
                     yield self._zoo(path, hints.split)
                 else:
-                    yield self._state(files.read(path), str(path), path, hints)
+                    yield self._state(files.read_state_dict(path), str(path), path, hints)
         elif isinstance(one, Zoo):
             yield self._zoo(one, hints.split)
         elif isinstance(one, Mapping):
@@ -262,14 +262,14 @@ class Reader:
         return Piece(given, names, networks, assumed, unseen)
 
     def _restated(self, architecture: Architecture) -> tuple[Spelling, Architecture] | None:
-        """How to bring an architecture to one of the model's that computes the same."""
+        """How to convert an architecture to one of the model's that computes the same."""
         known = self.model.architectures
         if not self.restates or architecture in known:
             return None
         return next(((way, a) for a in known if (way := restated(architecture, a)) is not None), None)
 
     def _unseen(self, architecture: Architecture, name: str) -> str | None:
-        """What the model has not seen about an architecture; complain if it cannot read it."""
+        """What is new to the model about an architecture; refuses one that it cannot read."""
         known = self.model.architectures
         if architecture in known:
             return None
@@ -307,7 +307,7 @@ class Reader:
         return self._by_shapes(state, hints)
 
     def _by_shapes(self, state: Mapping[str, Tensor], hints: Hints) -> tuple[Layout, str | None]:
-        """A file that nothing is known about: an architecture of the model, perhaps with other sizes, fits in order."""
+        """For a file without a known layout, an architecture of the model that fits, perhaps with other sizes."""
         part = part_of(state, hints.prefix) if hints.prefix else state
         part = keep_kind(part, computed(part))
         known = self.model.architectures
@@ -323,7 +323,7 @@ class Reader:
 
 
 def _strange(given: object) -> ScaleGMNError:
-    """The complaint about something that holds no networks."""
+    """The error about something that holds no networks."""
     kind = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
     return ScaleGMNError(f"networks: expected a module, a state dict, a path, a zoo or Networks, got {kind}")
 
@@ -355,7 +355,7 @@ def _fits(layout: Layout, state: Mapping[str, Tensor]) -> bool:
 
 
 def _bare(state: Mapping[str, Tensor], layout: Layout) -> bool:
-    """Whether shapes are all that a file tells: no statistics, no layers but those that have weights."""
+    """Whether shapes are all that is known about a file: no statistics, and only layers with weights."""
     try:
         return resized(layout.part(unwrapped(state, layout))[0], layout.architecture) is not None
     except ScaleGMNError:
@@ -368,7 +368,7 @@ def _hidden(layout: Layout) -> str | None:
 
 
 def _only(layouts: Sequence[Layout], hints: Hints) -> Layout:
-    """The layout that is left when the activation is taken into account; complain about none or several."""
+    """The layout that fits the given activation; refuses none or several."""
     wanted = hints.activation
     kept = [k for k in layouts if wanted is None or wanted in _activations(k.architecture)]
     found = list(dict.fromkeys(k.architecture for k in kept))
@@ -389,7 +389,7 @@ def _activations(architecture: Architecture) -> set[str]:
 
 
 def _describe(state: Mapping[str, Tensor]) -> str:
-    """A strange state dict as far as its shapes tell."""
+    """A description of an unknown state dict by its shapes."""
     try:
         return str(Networks.from_state_dicts([state], activation="identity").architecture).partition(" ")[0]
     except ScaleGMNError:

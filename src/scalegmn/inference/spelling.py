@@ -1,9 +1,9 @@
-r"""One picture, several ways to write the network that paints it: frequencies, offsets, value ranges, coordinates.
+r"""Conventions for INRs of the same picture: frequencies, offsets, value ranges, coordinates.
 
-People write sin(w0 (W x + b)) or sin(W x + b) with w0 in the weights, fit images on the scale [0, 1] or [-1, 1], with
-or without 0.5 on the output, and give a point as (x, y) or as (row, column). A file does not say which. Each can be
-brought to the way of the training networks by an exact change of the weights, and the one that looks like training
-networks is taken.
+Some use sin(w0 (W x + b)), others sin(W x + b) with w0 in the weights; images are on the scale [0, 1] or [-1, 1], with
+or without 0.5 added to the output, and points are (x, y) or (row, column). A file does not say which. Every convention
+(here called *spelling*) can be converted to that of the training networks by an exact change of the weights, and the
+one whose result looks like training networks is chosen.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ TURN = 0.2
 
 @dataclass(frozen=True)
 class Spelling:
-    r"""How a network is written, as the change that brings it to the way of a known architecture.
+    r"""The convention of a network, as the change that converts it to a known architecture.
 
     \(W_l \to f_l W_l\), \(b_l \to f_l b_l\) for hidden layers, \(W_L \to g W_L\), \(b_L \to g b_L + s\), and perhaps
-    the two inputs change places.
+    the two inputs are swapped.
 
     Arguments:
         factors: f, per hidden layer.
         gain, shift: g and s.
-        swap: Whether inputs are (row, column) instead of (x, y), or the other way round.
-        words: For people; empty where it is the way of the training networks.
+        swap: Whether inputs are (row, column) instead of (x, y), or vice versa.
+        words: A description; empty for the convention of the training networks.
     """
 
     factors: tuple[float, ...]
@@ -51,7 +51,7 @@ class Spelling:
         return Spelling(factors, self.gain * other.gain, shift, self.swap != other.swap, other.words or self.words)
 
     def read(self, networks: Networks, known: Architecture) -> Networks:
-        """Networks written so, in the way of a known architecture.
+        """Networks with this spelling, converted to a known architecture.
 
         Arguments:
             networks: A perceptron.
@@ -66,8 +66,8 @@ class Spelling:
         """The inverse of `read`.
 
         Arguments:
-            networks: In the way of the known architecture.
-            like: Networks written so, whose architecture and names are kept.
+            networks: Of the known architecture.
+            like: Networks with this spelling, whose architecture and names are kept.
         """
         back = Spelling(tuple(1 / f for f in self.factors), 1 / self.gain, -self.shift / self.gain, self.swap)
         return like.replace(back.read(networks, like.architecture).parameters)
@@ -90,7 +90,7 @@ def _assembled(
 
 
 def restated(architecture: Architecture, known: Architecture) -> Spelling | None:
-    """The change after which an architecture that differs in frequencies and offset computes the same as a known one.
+    """The change that converts an architecture with other frequencies or offset to a known one with the same function.
 
     >>> from scalegmn import activation
     >>> one, thirty = (Architecture.mlp([2, 8, 1], activation("sine", f)) for f in (1.0, 30.0))
@@ -112,14 +112,14 @@ def _sizes(a: Architecture) -> list[int]:
 
 
 def _perceptron(a: Architecture) -> bool:
-    """Layers in a row, all with biases, offsets only at the end, nothing else."""
+    """Whether layers form a chain, all with biases, and offsets only at the end."""
     plain = Architecture.mlp(_sizes(a), [layer.activation for layer in a.layers[1:-1]])
     end = replace(plain.layers[-1], offset=a.layers[-1].offset)
     return a == Architecture((*plain.layers[:-1], end), plain.connections)
 
 
 def of_canvas(canvas: Canvas, known: Canvas, architecture: Architecture) -> Spelling:
-    """What brings networks that paint on one canvas to another: range of values and order of coordinates."""
+    """The change from one canvas to another: range of values and order of coordinates."""
     gain = (known.high - known.low) / (canvas.high - canvas.low)
     offset = architecture.layers[-1].offset
     # Of the output y + offset with black at `low`.
@@ -129,15 +129,15 @@ def of_canvas(canvas: Canvas, known: Canvas, architecture: Architecture) -> Spel
 
 
 def spellings(architecture: Architecture, canvas: Canvas, *, told: bool) -> list[tuple[Spelling, Spelling]]:
-    """All ways to write networks of an architecture that may be met, the known one first.
+    """All spellings of networks of an architecture that may occur, the known one first.
 
     Each comes with its twin that has the coordinates in the other order. Values from 0 to 1 are expected to go with
     (x, y), values from -1 to 1 with (row, column), as in the published collections.
 
     Arguments:
-        architecture: A perceptron with sine layers that paints.
-        canvas: What the training networks paint on.
-        told: Whether its frequencies and offset are known, as those of a module are.
+        architecture: A perceptron with sine layers, an INR.
+        canvas: The canvas of the training networks.
+        told: Whether its frequencies and offset are known, like those of a module.
     """
     hidden = architecture.layers[1:-1]
     none = (1.0,) * len(hidden)
@@ -169,7 +169,7 @@ def _words(inside: bool, kind: Convention, added: float, canvas: Canvas, swap: b
 
 
 def settle(distances: Tensor) -> int:
-    """Which spelling some networks have that are written alike; the first unless another is clearly right.
+    """The common spelling of some networks; the first unless another is clearly right.
 
     Arguments:
         distances: For each spelling, of each network from those in training (S, B); more than 1 is far.
@@ -192,7 +192,7 @@ def turns(distances: Tensor, turned: Tensor) -> bool:
 
     Arguments:
         distances, turned: Of each network as it is, and with coordinates in the other order (B,); those that are far
-            either way say nothing.
+            either way are ignored.
 
     >>> import torch
     >>> turns(torch.tensor([0.6]), torch.tensor([0.5])), turns(torch.tensor([0.6] * 9), torch.tensor([0.5] * 9))

@@ -1,4 +1,4 @@
-"""Networks that others made: found out how they are written, and how far they are from those in training."""
+"""Networks that others made: finding their convention, and how far they are from those in training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
-from ..models.base import Metanetwork
+from ..models.heads import Metanetwork
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
@@ -23,15 +23,15 @@ _VOTERS = 64
 
 
 def look(found: Reading, model: Metanetwork, familiar: Familiar, canvas: Canvas | None) -> Reading:
-    """The same networks with their distances from training networks, in the way of writing that brings them nearest.
+    """The same networks with their distances from training networks, in the convention that brings them nearest.
 
-    Files of one call that have the same shapes are taken to be written alike. A zoo of INRs says how they are written.
+    Files of one call with the same shapes are assumed to follow one convention. A zoo of INRs says which it follows.
 
     Arguments:
-        found: What was read.
-        model: Which will see them.
-        familiar: What it remembers.
-        canvas: What training networks paint on, if they do.
+        found: The networks that were read.
+        model: The model that will read them.
+        familiar: Statistics of its training networks.
+        canvas: The canvas of the training networks, if they are INRs.
     """
 
     def distance(networks: Networks) -> Tensor:
@@ -52,7 +52,7 @@ def _distances(piece: Piece, distance: Distance) -> Tensor:
 
 
 def _zoos(pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas) -> list[Piece]:
-    """Zoos with another canvas of the same size: their networks are read as if they painted on the known one."""
+    """Zoos with another canvas of the same size: their networks are converted to the known one."""
     result = list(pieces)
     for i, piece in enumerate(pieces):
         zoo = piece.networks
@@ -66,7 +66,7 @@ def _zoos(pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas) -> list[P
 
 
 def _files(pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas, distance: Distance) -> list[Piece]:
-    """Networks that do not say how they are written: in the way that brings most of them near training networks."""
+    """Networks of unknown convention: converted so that most of them come near training networks."""
     groups: dict[tuple[Architecture, bool], dict[int, Networks]] = {}
     for i, piece in enumerate(pieces):
         networks = piece.networks

@@ -37,7 +37,7 @@ def train(
         training: Entries of the table `training`, such as `{"epochs": 10}`.
         out: The run directory; `runs/` and the name of the recipe or of model and zoo, if omitted.
         resume: Continue what is there.
-        progress: What to show; where omitted, a bar that moves in terminals and notebooks, plain lines elsewhere.
+        progress: What to show; if omitted, a progress bar in terminals and notebooks, plain lines elsewhere.
 
     `scalegmn.train(zoo="zoos/digits", task="classification", model="scalegmn", training={"epochs": 10})`
     """
@@ -51,7 +51,7 @@ def train(
     table["training"] = {**table.get("training", {}), **(training or {})}
     missing = [key for key in ("zoo", "task", "model") if key not in table]
     if missing:
-        raise ScaleGMNError(f"train: expected a recipe or also {', '.join(missing)}")
+        raise ScaleGMNError(f"train: expected a recipe, or zoo, task and model; got no {' and no '.join(missing)}")
     made = make_recipe(table)
     directory = Path(out) if out is not None else Path("runs") / _name(recipe, made)
     run(made, directory, resume=resume, progress=progress)

@@ -1,4 +1,4 @@
-"""A trained model, ready for a person's own networks."""
+"""A trained model, ready for a user's networks."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..convert.fx import trace
 from ..convert.layout import Layout
+from ..convert.trace.fx import trace
 from ..core.canonical import Canonical, present
 from ..core.html import html_table
 from ..core.networks import Networks
 from ..core.schema import architecture_from_json, from_json
 from ..errors import ScaleGMNError
-from ..files import believing
-from ..models.base import Editor, InvariantModel, Metanetwork
+from ..files import believing, write_json
+from ..files.tensors import read_tensors, write_tensors
+from ..models.heads import Editor, InvariantModel, Metanetwork
 from ..tasks import Task, build_model, task_from_json
 from ..training.distributed import World
+from ..training.documents import read_config
 from ..training.evaluation import Evaluation, evaluate
-from ..training.run import read_config
-from ..training.state import read_tensors, weights_of, write_json, write_tensors
+from ..training.state import weights_of
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
@@ -38,7 +39,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> Trained:
     Arguments:
         path: A run directory, one that `export` or `Trained.save_pretrained` wrote, or the name of a model that comes
             with the package, such as `mnist`; a directory of that name comes first if it holds a model.
-        device: Where it shall compute.
+        device: Where it computes.
 
     >>> load("mnist").task.name
     'classification'
@@ -64,7 +65,7 @@ class Trained:
         model: With its weights.
         task: What it was trained for.
         config: The content of `config.json`.
-        familiar: What it remembers of its training networks, if anything: then networks unlike them are warned about.
+        familiar: Statistics of its training networks, if available; then there are warnings about networks unlike them.
     """
 
     def __init__(
@@ -127,15 +128,15 @@ class Trained:
         prefix: str = "",
         split: str | None = None,
     ) -> Reading:
-        """Read networks for `predict`, `embed` and `edit`, with more to say about them than these take.
+        """Read networks for `predict`, `embed` and `edit`, with more options than these have.
 
         Arguments:
             source: A module, a state dict, `Networks`, a zoo, a file, a folder of files, a pattern such as `*.pt`, or
-                a list of those. Files are read as those that the model was trained on.
-            activation: For state dicts and files, where the model was built for several of the same shapes.
-            likes: Modules with such state dicts, where the model was trained on others.
+                a list of those. Files are read like those that the model was trained on.
+            activation: For state dicts and files, if the model was built for several activations of the same shapes.
+            likes: Modules with such state dicts, if the model was trained on others.
             prefix: Read only the entries under this name, such as `actor.`.
-            split: Of a zoo, only this one.
+            split: Only this split of a zoo.
         """
         layouts = tuple(trace(module)[1] for module in likes)
         hints = Hints(activation, layouts, f"{prefix.rstrip('.')}." if prefix else "", split)
@@ -148,9 +149,9 @@ class Trained:
         """One answer per network: its label with a probability, or a number.
 
         Arguments:
-            source, activation: As in `read`, or what it returned. An activation that had to be assumed, and a network
-                unlike those in training, are warned about.
-            top: Of a classification, also so many of the most probable labels.
+            source, activation: As in `read`, or its result. Warns about an activation that had to be assumed, and about
+                networks unlike those in training.
+            top: For a classification, also return this many of the most probable labels.
         """
         model = self._invariant("predict")
         if top < 1:
@@ -167,7 +168,7 @@ class Trained:
         return self._run(self._reading(source, activation), self._invariant("embed").embed)
 
     def edit(self, source: Source | Reading, *, activation: str | None = None) -> Any:
-        """Edited networks in the form in which they came: modules, state dicts (also for files) or `Networks`.
+        """Edited networks in the form in which they were given: modules, state dicts (also for files) or `Networks`.
 
         Arguments:
             source, activation: As in `predict`.
@@ -176,7 +177,7 @@ class Trained:
         return found.hand_back(self.edited(found))
 
     def edited(self, found: Reading) -> list[Networks]:
-        """What becomes of networks that `read` gave, one batch for each thing that was given."""
+        """The edited versions of networks that `read` returned, one batch for each source."""
         model = self.model
         if not isinstance(model, Editor):
             raise ScaleGMNError(f"edit: this model was trained for {self.task.name}; train one for task editing")
@@ -196,12 +197,12 @@ class Trained:
         return edited.to(networks.device, networks.dtype)
 
     def evaluate(self, zoo: Zoo | str | Path, split: str = "test", *, transform_seed: int | None = None) -> Evaluation:
-        """Ask about a split of a zoo and compare with the truth.
+        """Evaluate on a split of a zoo.
 
         Arguments:
             zoo: The zoo or its directory.
             split: `train`, `val` or `test`.
-            transform_seed: Ask about randomly permuted and rescaled copies instead, if given.
+            transform_seed: If given, evaluate on randomly permuted and rescaled copies instead.
         """
         zoo = zoo if isinstance(zoo, Zoo) else Zoo.open(zoo)
         for architecture in zoo.architectures:
@@ -223,7 +224,7 @@ class Trained:
         )
 
     def _canvas(self) -> Canvas | None:
-        """What training networks paint on, where it was kept."""
+        """The canvas of the training networks, if it was stored."""
         return from_json(Canvas, self.config["canvas"], "canvas") if "canvas" in self.config else None
 
     def _invariant(self, wish: str) -> InvariantModel:
@@ -244,7 +245,7 @@ class Trained:
         return found
 
     def _run(self, found: Reading, ask: Callable[[Sequence[Networks]], Tensor]) -> Tensor:
-        """What the model says to networks (B, ...), in the order in which they were given."""
+        """The outputs of the model for networks (B, ...), in the given order."""
         with torch.no_grad():
             return torch.cat([self._ask(ask, chunk.networks)[chunk.places.argsort()] for chunk in found.chunks()])
 
@@ -256,7 +257,7 @@ class Trained:
     # -- sharing -----------------------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
-        """Write `config.json`, `model.safetensors` and what it remembers of training networks, which `load` reads."""
+        """Write `config.json`, `model.safetensors` and the statistics of training networks; `load` reads them."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         write_tensors(directory / WEIGHTS, weights_of(self.model))

@@ -1,4 +1,4 @@
-"""A method: who invented it, what it is symmetric to, what can be chosen, and how its trunk is built."""
+"""A method: its paper, its symmetries, its options, and how its trunk is built."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import overload
 from ..core.architecture import Architecture
 from ..core.spec import Spec, changed
 from ..errors import ScaleGMNError
-from .base import Classifier
+from .heads import Classifier
 from .trunk import EditingTrunk, Trunk
 
 
 @dataclass(frozen=True)
 class Method:
-    """What a method is, and its builder: called with architectures it gives a trunk, with `outputs` too a classifier.
+    """A method. Called with architectures it returns a trunk, with `outputs` a classifier on it.
 
     Arguments:
-        name: As recipes call it.
-        title: As people call it.
+        name: Its name in recipes.
+        title: Its name in tables.
         paper: Authors, venue, year.
-        symmetries: Of `permutation` and `scale`, those it respects exactly.
+        symmetries: Which of `permutation` and `scale` it respects exactly.
         trunk: The class of its trunk.
         spec: Its options with their defaults.
         convolutions: Whether it reads CNNs.
@@ -29,7 +29,7 @@ class Method:
 
     >>> import torch
     >>> from scalegmn.core.networks import Networks
-    >>> from scalegmn.models.dws import DWS
+    >>> from scalegmn.models.peers.dws import DWS
     >>> siren = Architecture.mlp([2, 8, 8, 1], "sine")
     >>> DWS([siren], width=16, layers=2).spec
     DWSSpec(width=16, layers=2)
@@ -55,7 +55,7 @@ class Method:
     def __call__(
         self, architectures: Sequence[Architecture], outputs: int | None = None, **options: object
     ) -> Trunk | Classifier:
-        """The trunk, or with outputs a `Classifier` on it; options are the fields of the specification."""
+        """The trunk or, with outputs, a `Classifier` on it; options are the fields of the specification."""
         trunk = self.build(architectures, self.chosen(options))
         return trunk if outputs is None else Classifier(trunk, outputs)
 

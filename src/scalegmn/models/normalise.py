@@ -1,7 +1,7 @@
 r"""Normalisation of the input networks' parameters, fitted on training networks and stored with the model.
 
-Peers that see raw weights stay at chance without it. `PerParameter` is what most public baselines do, but it
-knows the position of a neuron in its layer: only `PerLayer` and `LayerScale` commute with permutations.
+Peers that see raw weights stay at chance without it. `PerParameter` is what most public baselines do, but it depends on
+the position of a neuron in its layer: only `PerLayer` and `LayerScale` commute with permutations.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..core.architecture import Architecture, Segment
 from ..core.doubles import double
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from .parts import PeerSpec
+from .parts.dense import PeerSpec
 
 Kind = Literal["none", "parameter", "layer", "scale"]
 
 
 @dataclass(frozen=True, repr=False)
 class NormalisedSpec(PeerSpec):
-    """The options of a trunk with a normalisation in front.
+    """The options of a trunk with input normalisation.
 
     Arguments:
         normalisation: Of the inputs: by `layer`, by `parameter` (which breaks the symmetry), by `scale` alone, or none.
@@ -38,7 +38,7 @@ class NormalisedSpec(PeerSpec):
 
 
 class Normalisation(nn.Module, ABC):
-    """What stands in front of a trunk.
+    """The input normalisation of a trunk.
 
     >>> isinstance(normaliser("layer", [Architecture.mlp([2, 8, 1])]), Normalisation)
     True
@@ -62,7 +62,7 @@ class Unchanged(Normalisation):
     """
 
     def fit(self, training: Sequence[Networks]) -> None:
-        """Nothing to take."""
+        """Nothing to measure."""
 
     def forward(self, networks: Networks) -> Networks:
         """The networks themselves."""
@@ -75,7 +75,7 @@ class Standardisation(Normalisation, ABC):
     Before `fit` it changes nothing.
 
     Arguments:
-        architectures: Every architecture it will meet.
+        architectures: Every architecture that it will read.
 
     >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
     >>> networks = Networks(architecture, 3 + 5 * torch.randn(100, architecture.parameters))
@@ -98,7 +98,7 @@ class Standardisation(Normalisation, ABC):
 
     @torch.no_grad()
     def fit(self, training: Sequence[Networks]) -> None:
-        """Take the statistics of these networks; architectures of which there is nothing keep theirs."""
+        """Measure the statistics of these networks; architectures without networks keep theirs."""
         groups: dict[tuple[Segment, ...], list[Tensor]] = {}
         for networks in training:
             self._index(networks.architecture)
@@ -165,7 +165,7 @@ class LayerScale(Standardisation):
 
 
 def normaliser(kind: Kind, architectures: Sequence[Architecture]) -> Normalisation:
-    """The normalisation that recipes call `kind`."""
+    """The normalisation with the name `kind` in recipes."""
     match kind:
         case "parameter":
             return PerParameter(architectures)

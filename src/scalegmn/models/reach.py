@@ -1,8 +1,8 @@
 """Which architectures a graph metanetwork can read besides those that it was built for.
 
 Its functions are shared by all neurons of a layer and by all edges of a connection, so the number of hidden neurons is
-free. What is not: tables of encodings have one row per layer, connection, input and output, the readout has room for
-so many inputs and outputs, edges for so large a kernel, and there is one function per group of scales.
+free. Other sizes are limited: tables of encodings have one row per layer, connection, input and output, the readout has
+a fixed number of inputs and outputs, edges a largest kernel, and there is one function per scaling group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..nn.symmetry import Symmetry, edge_groups, vertex_groups
 
 
 def strange(architecture: Architecture, known: Sequence[Architecture], reason: str = "") -> str:
-    """The complaint about an architecture that a model cannot read; two that print alike are told apart.
+    """The error about an architecture that a model cannot read; architectures that print alike are told apart.
 
     >>> strange(Architecture.mlp([2, 4, 1]), [Architecture.mlp([2, 3, 1])])
     'this model was built for 2-3-1 [relu]; got 2-4-1 [relu]'
@@ -34,13 +34,13 @@ def unreadable(
     *,
     probes: bool = False,
 ) -> str | None:
-    """Why a graph metanetwork cannot read an architecture; None where it can.
+    """Why a graph metanetwork cannot read an architecture; None if it can.
 
     Arguments:
-        architecture: Perhaps never seen.
-        known: What the model was built for.
+        architecture: Any architecture.
+        known: Those that the model was built for.
         symmetry: Which symmetries it respects.
-        probes: Whether it runs the networks on inputs of its own.
+        probes: Whether it evaluates the networks on inputs of its own.
 
     >>> known = [Architecture.mlp([4, 16, 16, 2])]
     >>> unreadable(Architecture.mlp([4, 24, 2]), known)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ..errors import ScaleGMNError, nearest
-from .dws import DWS
-from .flat import FlatMLP
-from .inr2vec import Inr2Vec
+from ..errors import known
 from .method import Method
-from .monomial import MonomialNFN
-from .nfn import NFNHNP, NFNNP
-from .nft import NFT
-from .ng_gnn import NGGNN
-from .ng_t import NGT
-from .probegen import ProbeGen
+from .peers.dws import DWS
+from .peers.flat import FlatMLP
+from .peers.inr2vec import Inr2Vec
+from .peers.monomial import MonomialNFN
+from .peers.nfn import NFNHNP, NFNNP
+from .peers.nft import NFT
+from .peers.ng_gnn import NGGNN
+from .peers.ng_t import NGT
+from .peers.probegen import ProbeGen
+from .peers.statnn import StatNN
 from .scalegmn import GMN, ScaleGMN, ScaleGMNB
-from .statnn import StatNN
 
 METHODS: dict[str, Method] = {
     m.name: m
@@ -25,7 +25,7 @@ METHODS: dict[str, Method] = {
 
 
 def register(method: Method) -> Method:
-    """Make another method known by its name, to recipes and to the audit."""
+    """Make another method available by name, in recipes and for `scalegmn check`."""
     METHODS[method.name] = method
     return method
 
@@ -40,6 +40,4 @@ def method(name: str) -> Method:
     ...
     scalegmn.errors.ScaleGMNError: model: 'scalegnm' is not known; did you mean 'scalegmn'?
     """
-    if name not in METHODS:
-        raise ScaleGMNError(f"model: {name!r} is not known; {nearest(name, METHODS)}")
-    return METHODS[name]
+    return known("model", name, METHODS)

@@ -45,12 +45,7 @@ class ScaleGMNSpec(PassingSpec):
 
 
 class ScaleGMNTrunk(EditingTrunk):
-    """Message passing whose states move with the symmetries of the networks that it reads.
-
-    Arguments:
-        method: Whose trunk it is.
-        architectures: Every architecture it will meet.
-        spec: What a person chose.
+    """Message passing whose states are permuted and scaled with the neurons of the networks that it reads.
 
     >>> import torch
     >>> siren = Architecture.mlp([2, 8, 8, 1], "sine")
@@ -62,8 +57,8 @@ class ScaleGMNTrunk(EditingTrunk):
     spec: ScaleGMNSpec
     reads_blocks = True
 
-    def __init__(self, method: Method, architectures: Sequence[Architecture], spec: ScaleGMNSpec) -> None:
-        super().__init__(method, architectures, spec)
+    def build(self) -> None:
+        spec = self.spec
         self.edits_in_units = spec.form == "ours"
         self.body = self._passing(last_edges=False)
         self.writes = False
@@ -83,16 +78,16 @@ class ScaleGMNTrunk(EditingTrunk):
         )
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Take constants that bring weights to a common size; constants commute with all scalings."""
+        """Measure constants that bring weights to a common size; constants commute with all scalings."""
         self.body.measure(training)
 
     def reads(self, architecture: Architecture) -> str | None:
-        """Widths, depths and kernels within what was built are read, also if they were never seen."""
+        """Any width is read, and depths and kernels up to the largest that it was built for."""
         reason = unreadable(architecture, self.architectures, self._symmetry, probes=self.spec.probes > 0)
         return reason or self.body.form.complaint(self._symmetry(architecture))
 
     def forward(self, networks: Networks) -> States:
-        """States that are computed as they are asked for."""
+        """States that are computed when they are needed."""
         states: States = self.body(networks)
         return states
 
@@ -107,7 +102,7 @@ class ScaleGMNTrunk(EditingTrunk):
         return Pooling(readout, nn.Identity(), readout.outputs)
 
     def writing(self, copies: int) -> nn.Module:
-        """As in `EditingTrunk`. The last update of the edges joins the trunk with its first editor."""
+        """As in `EditingTrunk`. The first editor adds the last update of the edges to the trunk."""
         if not self.writes:
             fuller = self._passing(last_edges=True).to(next(self.parameters()))
             # The same parameters, not copies of them: somebody may be training them already.

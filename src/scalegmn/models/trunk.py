@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..core.architecture import Architecture
-from ..core.networks import Networks, expect_networks
+from ..core.mixed import expect_networks
+from ..core.networks import Networks
 from ..core.spec import Spec
 from ..errors import ScaleGMNError
 from .normalise import NormalisedSpec, normaliser
@@ -23,9 +24,9 @@ class Pooling(nn.Module):
     """From the states of a trunk to one vector per network, the embedding.
 
     Arguments:
-        one: Takes the states of networks of one architecture to vectors (B, k).
-        finish: Takes those of a whole batch, whatever its architectures, to embeddings (B, size): batch statistics
-            belong here.
+        one: Maps the states of networks of one architecture to vectors (B, k).
+        finish: Maps those of a whole batch of any architectures to embeddings (B, size), with batch statistics if
+            needed.
         size: Of the embedding.
 
     >>> import torch
@@ -45,13 +46,13 @@ class Pooling(nn.Module):
 class Trunk(nn.Module, ABC):
     """Networks in, states out. Heads (`Classifier`, `Regressor`, `Editor`) read the states.
 
-    A trunk whose specification names a normalisation has one in front (`normalise`), which `prepare` fits. It is built
+    If its specification names a normalisation, that comes first (`normalise`), and `prepare` fits it. A trunk is built
     by its `Method`, which declares its symmetries.
 
     Arguments:
         method: Whose trunk it is.
-        architectures: Every architecture it will meet; sizes that must be fixed come from this list.
-        spec: What a person chose.
+        architectures: Every architecture that it will read; sizes that must be fixed come from this list.
+        spec: The options.
 
     >>> from scalegmn import ScaleGMN
     >>> trunk = ScaleGMN([Architecture.mlp([2, 8, 1])], width=8)
@@ -86,6 +87,11 @@ class Trunk(nn.Module, ABC):
             same_shapes(self.architectures, method.name)
         kind = spec.normalisation if isinstance(spec, NormalisedSpec) else "none"
         self.normalise = normaliser(kind, self.architectures)
+        self.build()
+
+    @abstractmethod
+    def build(self) -> None:
+        """Make the parts, for `self.architectures` and with the options in `self.spec`."""
 
     @abstractmethod
     def forward(self, networks: Networks) -> Any:
@@ -96,27 +102,27 @@ class Trunk(nn.Module, ABC):
         """A new map from the states to an embedding, for an invariant head."""
 
     def front(self, networks: Networks) -> Networks:
-        """Networks that the trunk accepts.
+        """Check and normalise networks.
 
-        Where all architectures have parameters of one shape, they come out as the first, so that they are one batch.
+        If all architectures have parameters of one shape, all networks get the first one, so that they are one batch.
         """
         self.accepts(networks)
         return networks if self.method.several else Networks(self.architectures[0], networks.parameters)
 
     def prepare(self, training: Sequence[Networks]) -> None:
-        """See (a sample of) the training networks once before training."""
+        """Look at (a sample of) the training networks once before training."""
         self.normalise.fit(training)
         self.measure(training)
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Measure what else the trunk needs from training networks; most need nothing."""
+        """Measure what else the trunk needs to know about training networks; most need nothing."""
 
     def reads(self, architecture: Architecture) -> str | None:
-        """Why networks of an architecture cannot be read; None where they can, also if it is not in the list."""
+        """Why networks of an architecture cannot be read; None if they can, even if it is not in the list."""
         return None if architecture in self.architectures else strange(architecture, self.architectures)
 
     def accepts(self, networks: Networks) -> Networks:
-        """Complain about networks that the trunk cannot read, and about another type or device."""
+        """Refuse networks that the trunk cannot read, or that have another type or device."""
         expect_networks(networks)
         reason = None if networks.architecture in self.architectures else self.reads(networks.architecture)
         if reason is not None:
@@ -137,7 +143,7 @@ class Trunk(nn.Module, ABC):
 
 
 class EditingTrunk(Trunk, ABC):
-    """A trunk whose states become a value for every parameter, so that it can feed an `Editor`.
+    """A trunk whose states can become a value for every parameter, for an `Editor`.
 
     >>> from scalegmn import ScaleGMN
     >>> isinstance(ScaleGMN([Architecture.mlp([2, 8, 1])], width=8), EditingTrunk)
@@ -149,7 +155,7 @@ class EditingTrunk(Trunk, ABC):
 
     @abstractmethod
     def writing(self, copies: int) -> nn.Module:
-        """A new map from the states to values (B, copies, P) that move as the parameters do."""
+        """A new map from the states to values (B, copies, P) that are transformed like the parameters."""
 
 
 def same_shapes(architectures: Sequence[Architecture], who: str) -> Architecture:

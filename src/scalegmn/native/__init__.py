@@ -1,1 +1,1 @@
-"""Compiled code: C++ sources, how they are built and loaded, and the operators made of them."""
+"""Compiled code: C++ sources, how they are built and loaded, and the operators that use them."""

@@ -1,4 +1,4 @@
-"""How many floating-point operations the products of some work have, whatever carries it out."""
+"""The number of floating-point operations in the products of some work, independent of the implementation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
-from . import net as _net  # noqa: F401 (registers the operators)
+from . import net as _operators  # noqa: F401  registers what is counted
 from .formula import Net
 
 
@@ -33,10 +33,10 @@ def _products(n: Net) -> tuple[int, int, int]:
     rows = n.x.shape[:3].numel() if n.scalar is None else n.scalar.numel()
     outputs, hidden = n.last.shape
     mapped = rows if n.scalar is None else n.x.shape[:2].numel()
-    linear = 0 if n.gamma is None else outputs
+    stack = n.first.numel() + (0 if n.gamma is None else n.gamma.numel())
     return (
         0 if n.edge is None else rows * n.edge.numel(),
-        mapped * n.first.shape[1] * (linear + hidden),
+        mapped * stack,
         rows * hidden * outputs,
     )
 
@@ -46,7 +46,7 @@ def _forward(*arguments: Any, out_val: Any = None) -> int:
 
 
 def _backward(grad: Any, memory: Any, wants_x: bool, *arguments: Any, out_val: Any = None) -> int:
-    """A product's backward pass has two of its size: for the matrix, and for the vectors if anybody wants to know."""
+    """The backward pass of a product has two products of its size: for the matrix, and for the vectors if needed."""
     n = Net(*arguments)
     edge, stack, last = _products(n)
     inner = wants_x or n.vertex is not None

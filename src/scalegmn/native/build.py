@@ -1,4 +1,4 @@
-"""Compiles C++ sources once and keeps the result where nobody else can change it; needs no torch."""
+"""Compiles C++ sources once and keeps the result where no other user can change it; needs no torch."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-std=c++17", "-fPIC"]
 _SANITIZE = ["-O1", "-g1", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", "-fno-omit-frame-pointer"]
 _SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+_LONGEST = 600.0  # seconds of one compilation
 _CPUINFO = ("flags", "model name", "Features", "CPU implementer", "CPU part")
 
 
@@ -27,11 +28,15 @@ failures: dict[str, str] = {}
 
 
 class NoCompilerError(Exception):
-    """Why nothing is compiled here, in a few words."""
+    """No compiled code is available; the message says why."""
+
+
+class MissingCompilerError(NoCompilerError):
+    """Compiled code would run here, if there were a compiler."""
 
 
 def build(name: str) -> Path:
-    """The shared library of a source, compiled now if it never was; `NoCompilerError` says why there is none.
+    """The shared library of a source, compiled now if necessary; raises `NoCompilerError` if that is impossible.
 
     Arguments:
         name: Of the source, such as `net`.
@@ -49,7 +54,7 @@ def build(name: str) -> Path:
 
 
 def backend() -> str:
-    """What does the heavy work, without compiling anything: compiled code and its compiler, or plain torch and why.
+    """Which backend is used, without compiling anything: compiled code and its compiler, or plain torch and the reason.
 
     >>> backend().split()[0] in ("compiled", "plain")
     True
@@ -74,19 +79,19 @@ def find_compiler() -> str:
     wanted = os.environ.get("CXX", "g++")
     compiler = shutil.which(wanted)
     if compiler is None:
-        raise NoCompilerError(f"no compiler {wanted}; install it or name one with CXX")
+        raise MissingCompilerError(f"no compiler {wanted}; install it or name one with CXX")
     return compiler
 
 
 def openmp() -> Path | None:
-    """The OpenMP library that torch brings, whose threads are shared: a second pool would fight it for the cores."""
+    """The OpenMP library of torch, whose threads are shared: a second pool would compete for the cores."""
     torch = importlib.util.find_spec("torch")
     places = torch.submodule_search_locations if torch is not None and torch.submodule_search_locations else []
     return next((found for place in places for found in sorted(Path(place, "lib").glob("libgomp*.so*"))), None)
 
 
 def library_path(name: str) -> Path:
-    """Where the compiled source lies, by the hash of everything that decides it."""
+    """The path of the compiled source, named by the hash of everything it depends on."""
     key = hashlib.sha256()
     text = b"".join(path.read_bytes() for path in (FOLDER / f"{name}.cpp", *sorted(FOLDER.glob("*.h"))))
     for part in (text, " ".join(flags()).encode(), _processor(), bytes([openmp() is None])):
@@ -96,18 +101,18 @@ def library_path(name: str) -> Path:
 
 
 def tell(text: str) -> None:
-    """Words for people, apart from what programs read."""
+    """A message for people, on stderr."""
     sys.stderr.write(text)
     sys.stderr.flush()
 
 
 def flags() -> list[str]:
-    """What the compiler is told."""
+    """The options of the compiler."""
     return [*_SANITIZE, *_SANITIZERS] if os.environ.get("SCALEGMN_SANITIZE") else _FLAGS
 
 
 def _is_private(path: Path) -> bool:
-    """Whether a file or folder, not a link, is this user's and nobody else can write to it."""
+    """Whether a file or folder (not a link) belongs to this user and nobody else can write to it."""
     try:
         found = path.lstat()
     except OSError:
@@ -130,7 +135,7 @@ def _compile(compiler: str, name: str, path: Path) -> None:
                 [compiler, *flags(), "-c", str(source), "-o", str(made)],
                 [compiler, "-shared", *link, *sanitizers, str(made), "-o", str(shared)],
             ):
-                subprocess.run(command, check=True, capture_output=True, timeout=600, env=environment)
+                _run(command, environment, started)
         except subprocess.SubprocessError as error:
             tell("failed\n")
             raise NoCompilerError(f"{Path(compiler).name} fails on {source.name}: {_reason(error)}") from error
@@ -139,8 +144,30 @@ def _compile(compiler: str, name: str, path: Path) -> None:
     tell(f"{time.monotonic() - started:.0f} s\n")
 
 
+def _run(command: list[str], environment: dict[str, str], started: float) -> None:
+    """Run a compiler; a terminal sees the seconds pass."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
+        try:
+            while True:
+                try:
+                    _, errors = process.communicate(timeout=1)
+                    break
+                except subprocess.TimeoutExpired:
+                    seconds = time.monotonic() - started
+                    if seconds > _LONGEST:
+                        raise
+                    if sys.stderr.isatty():
+                        text = f"{seconds:.0f} s"
+                        tell(text + "\b" * len(text))
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, stderr=errors)
+
+
 def _reason(error: subprocess.SubprocessError) -> str:
-    """The first line of a compiler that tells an error."""
+    """The first line of a compiler's output that reports an error."""
     if not isinstance(error, subprocess.CalledProcessError):
         return "it takes too long"
     lines = error.stderr.decode(errors="replace").splitlines()
@@ -150,7 +177,7 @@ def _reason(error: subprocess.SubprocessError) -> str:
 
 @cache
 def _processor() -> bytes:
-    """What `-march=native` depends on."""
+    """What `-march=native` depends on: the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

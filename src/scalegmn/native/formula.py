@@ -6,8 +6,8 @@ On the edges of a block, or on vertices (edges with one source each), with \(m =
    \rho(m) = W \, \mathrm{drop}(\mathrm{silu}(\mathrm{LN}(p + z)) + \mathrm{silu}(\mathrm{LN}(p - z))) + c, \]
 
 where \(z = A m\), or \(A m / \|m\|\) if canonical, and \(p\) is an offset with contexts of both ends. The second term
-is there if signs are removed by symmetrising; if by absolute values, \(z = A |m|\). Every part but \(\rho\) may be
-missing.
+is present if signs are removed by symmetrising; if by absolute values, \(z = A |m|\). Every part except \(\rho\) may
+be missing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ class Net(NamedTuple):
     """The arguments of the operator, in its order, for a block of B networks with T targets and S sources.
 
     Arguments:
-        x: Vectors (B, T, S, k); with `scalar` they are scalar[b, t, s] x[b, s], and x is (B, S, k).
+        x: Vectors (B, T, S, k); with `scalar` they are scalar[b, t, s] x[b, s], and x is (B, S, k). For k = 0 rho sees
+            contexts only.
         scalar: (B, T, S), without gradient.
         edge, vertex: The matrix E (m, k), and v: states (B, S, m), or (B, T, m) if `by_target`.
         gamma: The matrix Gamma (outputs, m); without it the result is rho alone.
-        first, offset: A (hidden, m) and the offset (hidden).
+        first, offset: A (hidden, m) and the offset (hidden); A without columns is not there, and z = 0.
         target, source: Contexts (B, T, hidden) and (B, S, hidden).
         weight, bias: Of LayerNorm.
         more: Added to z (B, T, S, hidden).
         last, last_bias: W (outputs, hidden) and c (outputs).
         outer_target, outer_source: a (B, T, outputs) and b (B, S, outputs).
-        seed: Of dropout, a whole number less than 2^31.
+        seed: The seed of dropout, a whole number less than 2^31.
         eps: Of LayerNorm.
         drop: Probability of dropping a hidden unit.
         symmetric: Whether rho removes signs as rho(z) + rho(-z).
@@ -74,10 +75,10 @@ class Net(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Vectors (B, T, S, k) on the edges of a connection, in the form in which they came about.
+    """Vectors (B, T, S, k) on the edges of a connection, stored as one tensor or in factors.
 
-    The first edge state of a network without convolutions is a weight times a vector and stays so: linear maps of it
-    are maps of the vector alone. A product of vertex and edge states is computed by the nets, a few edges at a time.
+    The first edge state of a network without convolutions is a weight times a vector and stays factored: linear maps of
+    it are maps of the vector alone. A product of vertex and edge states is computed by the nets, a few edges at a time.
 
     Arguments:
         x, scalar, edge, vertex: As in `Net`; with `scalar`, x may be one vector (1, k) for all, or those of all
@@ -152,7 +153,7 @@ def gated(
 
 def _rho(n: Net, m: Tensor) -> Tensor:
     # Canonicalisation commutes with linear maps: A (m / |m|) = (A m) / |m|.
-    z = F.linear(m.abs() if n.absolute else m, n.first)
+    z = F.linear(m.abs() if n.absolute else m, n.first) if n.first.shape[1] else m.new_zeros(*m.shape[:-1], 1)
     if n.canonical:
         z = z * inverse_norm(m)
     if n.more is not None:
@@ -168,7 +169,7 @@ def _rho(n: Net, m: Tensor) -> Tensor:
 
     h = silu(p + z) + silu(p - z) if n.symmetric else silu(p + z)
     if n.seed is not None:
-        h = h * kept(h, n.drop, n.seed)
+        h = h * dropout_mask(h, n.drop, n.seed)
     return F.linear(h, n.last, n.last_bias)
 
 
@@ -185,7 +186,7 @@ def inverse_norm(x: Tensor) -> Tensor:
     return torch.where(zero, 0, unit * square.masked_fill(zero, 1).rsqrt())
 
 
-def kept(h: Tensor, drop: float, seed: Tensor) -> Tensor:
+def dropout_mask(h: Tensor, drop: float, seed: Tensor) -> Tensor:
     """The mask of dropout, 1 / (1 - drop) or 0, for rows (..., hidden): the numbers of `gate.h`, bit for bit."""
     rows = torch.arange(h.shape[:-1].numel(), dtype=torch.int32, device=h.device).unsqueeze(1)
     columns = torch.arange(h.shape[-1], dtype=torch.int32, device=h.device)
@@ -202,5 +203,5 @@ def _mix(v: Tensor) -> Tensor:
 
 
 def _signed(v: int) -> int:
-    """A number of 32 bits as torch has it."""
+    """An unsigned number of 32 bits as the signed one that torch uses."""
     return v - 2**32 if v >= 2**31 else v

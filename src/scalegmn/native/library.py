@@ -1,4 +1,4 @@
-"""Loads and calls compiled sources; where there is no compiler everything runs on plain torch operations."""
+"""Loads and calls compiled sources; without a compiler everything runs on plain torch operations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ..errors import ScaleGMNError
-from .build import NoCompilerError, build, failures, find_compiler, openmp, tell
+from .build import MissingCompilerError, NoCompilerError, build, failures, find_compiler, openmp, tell
 
 _SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _ENABLED: ContextVar[bool] = ContextVar("native", default=True)
 
 
 class Span(ctypes.Structure):
-    """Numbers in a row, as compiled code takes them: where they begin and how many there are."""
+    """An array for compiled code: its address and its number of entries."""
 
     _fields_ = [("data", ctypes.c_void_p), ("count", ctypes.c_int64)]
 
@@ -38,8 +38,8 @@ def span(tensor: Tensor | None, dtype: torch.dtype) -> Span:
     return Span(tensor.data_ptr(), tensor.numel())
 
 
-def run(name: str, dtype: torch.dtype, *arguments: bytes | int) -> None:
-    """Call a compiled function of `net.cpp`, which takes addresses and packed structures. What it refuses is raised."""
+def call_net(name: str, dtype: torch.dtype, *arguments: bytes | int) -> None:
+    """Call a compiled function of `net.cpp`, which takes addresses and packed structures. Its errors are raised."""
     refusal: bytes | None = _function(name, dtype)(*arguments)
     if refusal is not None:
         raise ScaleGMNError(f"native: net.{name} refused its arguments: {refusal.decode()}")
@@ -55,7 +55,7 @@ def _function(name: str, dtype: torch.dtype) -> Callable[..., bytes | None]:
 
 
 def call(name: str, dtype: torch.dtype, *arguments: object, source: str) -> None:
-    """Call a compiled function; tensors go as addresses, structures by reference. What it refuses is raised.
+    """Call a compiled function; tensors are passed as addresses, structures by reference. Its errors are raised.
 
     Arguments:
         name: Of the function, without the suffix of its type.
@@ -101,7 +101,7 @@ def disabled() -> Iterator[None]:
 
 
 def load(source: str = "net") -> ctypes.CDLL | None:
-    """The compiled library of a C++ file, or None; where a compiler is there and fails, one line says why.
+    """The compiled library of a C++ file, or None; if there is no compiler, or it fails, one line says so.
 
     Arguments:
         source: `net`, `fit` or `cnn`.
@@ -113,6 +113,11 @@ def load(source: str = "net") -> ctypes.CDLL | None:
 def _load(source: str) -> ctypes.CDLL | None:
     try:
         find_compiler()
+    except MissingCompilerError as error:
+        if not failures:
+            tell(f"scalegmn: plain torch runs instead of compiled code, slower: {error}\n")
+        failures[source] = str(error)
+        return None
     except NoCompilerError:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the allocator of the C library does with freed memory."""
+"""Settings of the C library's allocator."""
 
 from __future__ import annotations
 

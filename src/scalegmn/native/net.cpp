@@ -17,9 +17,10 @@ struct Gradients {
 template <typename F>
 void check(const Net<F> &n, const Gradients<F> &d) {
     check(n);
-    for (const F *p : {d.out, static_cast<const F *>(d.first), static_cast<const F *>(d.last),
-                       static_cast<const F *>(d.offset), static_cast<const F *>(d.weight),
-                       static_cast<const F *>(d.bias), static_cast<const F *>(d.last_bias)})
+    expect(!n.first || (d.first && aligned(d.first)), "a gradient is missing");
+    for (const F *p : {d.out, static_cast<const F *>(d.last), static_cast<const F *>(d.offset),
+                       static_cast<const F *>(d.weight), static_cast<const F *>(d.bias),
+                       static_cast<const F *>(d.last_bias)})
         expect(p && aligned(p), "a gradient is missing");
     const bool given[] = {!n.edge || d.edge, !n.gamma || d.gamma, !n.vertex || d.vertex, !n.outer_target || d.outer_target,
                           !n.outer_source || d.outer_source, !n.target || d.target, !n.source || d.source,
@@ -36,7 +37,8 @@ struct Sums {
     F *edge, *gamma, *first, *last, *offset, *weight, *bias, *last_bias;
 
     explicit Sums(const Net<F> &n)
-        : sizes{n.edge ? n.middle * n.inputs : 0, n.linear() * n.middle, n.hidden * n.middle, n.outputs * n.hidden,
+        : sizes{n.edge ? n.middle * n.inputs : 0, n.linear() * n.middle, n.first ? n.hidden * n.middle : 0,
+                n.outputs * n.hidden,
                 n.hidden, n.hidden, n.hidden, n.outputs} {
         Index total = 0;
         for (Index size : sizes) total += size;
@@ -99,7 +101,8 @@ class BackwardWorker : Worker<F> {
   public:
     BackwardWorker(const Net<F> &net, const Shared<F> &all, const Gradients<F> &gradients, Index rows)
         : Base(net, all, rows), d(gradients), ds_(rows * net.hidden), other_(rows * net.hidden),
-          drho_(rows * net.outputs), dz_(rows * net.width()), dm_(rows * net.middle) {}
+          drho_(rows * net.outputs), dz_(rows * net.width()), unread_(net.first ? 0 : rows * net.hidden),
+          dm_(rows * net.middle) {}
 
     // From now on add to these.
     void into(Sums<F> &to_sums, Gathered<F> &to_places) {
@@ -114,12 +117,18 @@ class BackwardWorker : Worker<F> {
         F *s = Base::s_.data(), *drho = drho_.data(), *ds = ds_.data();
         split();
         product<Into::set>(rows, n.hidden, n.outputs, drho, n.outputs, Index(1), to.last_back.matrix(), ds, n.hidden);
+        if (d.more) fetch(d.more + start * n.hidden, rows * n.hidden);
         const GateGradients<F> gate_sums{sums->offset, d.target, at.source, sums->weight, sums->bias, d.more,
                                          other_.data(), Base::mean, Base::mean2};
-        gate_backward(to.gate, tile, Base::gate_rows, ds, s, dz_.data() + n.linear(), n.width(),
+        F *dz = n.first ? dz_.data() + n.linear() : unread_.data();
+        gate_backward(to.gate, tile, Base::gate_rows, ds, s, dz, n.first ? n.width() : n.hidden,
                       n.canonical ? Base::along : nullptr, gate_sums);
         product<Into::plus>(n.outputs, n.hidden, rows, drho, Index(1), n.outputs, rows_of(s, n.hidden), sums->last,
                             n.hidden);
+        if (d.more) {
+            F *more = d.more + start * n.hidden;
+            centre_rows(more, more, rows, n.hidden, n.channels);
+        }
         if (n.gamma) to_linear();
         n.scalar ? to_factors() : to_rows();
         if (n.outer_target) to_outer();
@@ -160,7 +169,9 @@ class BackwardWorker : Worker<F> {
 
     void to_rows() {
         const Index rows = tile.rows, middle = n.middle;
+        if (!middle) return;
         F *dz = dz_.data(), *dx = d.x ? d.x + tile.start * n.inputs : nullptr, *dm = n.vertex || !dx ? dm_.data() : dx;
+        if (dx) fetch(dx, rows * n.inputs);
         stack_gradients(n, rows, dz, m, Base::signless_.data(), *sums);
         if (!dx && !n.vertex) return;
         from_stack<Into::set>(n, to, rows, dz, m, Base::signless_.data(), dm);
@@ -241,7 +252,7 @@ class BackwardWorker : Worker<F> {
     const Gradients<F> &d;
     Sums<F> *sums = nullptr;
     Places<F> at{};
-    Array<F> ds_, other_, drho_, dz_, dm_;
+    Array<F> ds_, other_, drho_, dz_, unread_, dm_;
 };
 
 // What is left when all rows of networks [begin, end) are done: LayerNorm's centring, and the factored rows.
@@ -258,7 +269,6 @@ void finish(const Net<F> &n, const Gradients<F> &d, const Shared<F> &shared, Ind
     };
     centre(d.target, n.T);
     centre(d.source, n.S);
-    centre(d.more, n.T * n.S);
     if (!n.scalar) return;
     const Index at = begin * n.S, rows = count * n.S, k = n.inputs;
     const F *da = shared.da.data() + at * n.width(), *x = n.x + at * k;
@@ -268,16 +278,18 @@ void finish(const Net<F> &n, const Gradients<F> &d, const Shared<F> &shared, Ind
     if (d.x) from_stack<Into::plus>(n, shared, rows, da, x, signless.data(), d.x + at * k);
 }
 
-// Rows of a tile: few enough for the caches, and a multiple of the rows that a product takes at once.
+// Rows of a tile: few enough for the caches, and a multiple of the rows that a product takes at once. Sums over rows want
+// more of them: every tile adds to a whole matrix.
 template <typename F>
-Index tile_rows(const Net<F> &n) {
-    const Index widest = std::max({n.inputs, n.middle, n.hidden, n.outputs});
-    return std::min(std::max(Index(3072) / widest / 6 * 6, Index(12)), Index(96));
+Index tile_rows(const Net<F> &n, bool backward) {
+    const Index widest = std::max({n.inputs, n.middle, n.hidden, n.outputs}), numbers = backward ? 6144 : 3072;
+    return std::min(std::max(numbers / widest / 6 * 6, Index(12)), Index(96));
 }
 
 template <typename F>
 void net_forward(const Net<F> &n, F *out) {
     Shared<F> shared(n, false);
+    const Index tile = tile_rows(n, false);
     const auto parts = parts_of(n, 96, 64);
     const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<Worker<F>>> workers(n.threads);
@@ -285,12 +297,12 @@ void net_forward(const Net<F> &n, F *out) {
     if (pieces) over(n.B, n.threads, [&](int, Index b) { shared.prepare(n, b, b + 1); });
     over(parts.size(), n.threads, [&](int t, Index i) {
         const Part &part = parts[i];
-        if (!workers[t]) workers[t] = std::make_unique<Worker<F>>(n, shared, tile_rows(n));
+        if (!workers[t]) workers[t] = std::make_unique<Worker<F>>(n, shared, tile);
         if (!pieces) shared.prepare(n, part.begin, part.end);
         places[i].reset(new Gathered<F>(part, n.S, {{n.reduce == SOURCE ? out : nullptr, n.outputs}}));
         F *to = n.reduce == SOURCE ? places[i]->at(0) : out;
         const Index first = places[i]->first;
-        over_tiles(part, tile_rows(n), [&](Index start, Index rows) { workers[t]->forward(start, rows, to, first); });
+        over_tiles(part, tile, [&](Index start, Index rows) { workers[t]->forward(start, rows, to, first); });
     });
     for (const auto &place : places) place->add();
 }
@@ -298,7 +310,9 @@ void net_forward(const Net<F> &n, F *out) {
 template <typename F>
 void net_backward(const Net<F> &n, const Gradients<F> &d) {
     Shared<F> shared(n, true);
-    const auto parts = parts_of(n, 256, 32);
+    const Index tile = tile_rows(n, true);
+    // Every part has sums of its own, which are worth it from some hundred rows on.
+    const auto parts = parts_of(n, std::min(std::max(n.rows() / 8, Index(256)), Index(1024)), 32);
     const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<BackwardWorker<F>>> workers(n.threads);
     std::vector<std::unique_ptr<Sums<F>>> sums(parts.size());
@@ -306,12 +320,12 @@ void net_backward(const Net<F> &n, const Gradients<F> &d) {
     if (pieces) over(n.B, n.threads, [&](int, Index b) { shared.prepare(n, b, b + 1); });
     over(parts.size(), n.threads, [&](int t, Index i) {
         const Part &part = parts[i];
-        if (!workers[t]) workers[t] = std::make_unique<BackwardWorker<F>>(n, shared, d, tile_rows(n));
+        if (!workers[t]) workers[t] = std::make_unique<BackwardWorker<F>>(n, shared, d, tile);
         if (!pieces) shared.prepare(n, part.begin, part.end);
         sums[i] = std::make_unique<Sums<F>>(n);
         places[i] = std::make_unique<Gathered<F>>(gathered(n, d, shared, part));
         workers[t]->into(*sums[i], *places[i]);
-        over_tiles(part, tile_rows(n), [&](Index start, Index rows) { workers[t]->backward(start, rows); });
+        over_tiles(part, tile, [&](Index start, Index rows) { workers[t]->backward(start, rows); });
         if (!pieces) finish(n, d, shared, part.begin, part.end, *sums[i]);
     });
     if (pieces) {
@@ -330,7 +344,7 @@ void net_backward(const Net<F> &n, const Gradients<F> &d) {
         }
     });
     sums[0]->add_to(d);
-    centre_columns(d.first, n.middle, n.channels);
+    if (n.first) centre_columns(d.first, n.middle, n.channels);
     centre_rows(d.offset, d.offset, 1, n.hidden, n.channels);
 }
 

@@ -15,12 +15,13 @@ template <typename F>
 struct Net {
     Index B, T, S;
     Index inputs, middle, hidden, outputs, channels;
-    const F *x;       // (B, T, S, inputs); with scalar (B, S, inputs), and rows are scalar[b, t, s] x[b, s]
+    const F *x;       // (B, T, S, inputs); with scalar (B, S, inputs), and rows are scalar[b, t, s] x[b, s]; inputs may be 0
     const F *scalar;  // (B, T, S) or null
     const F *edge;    // (middle, inputs) or null
     const F *vertex;  // (B, n, middle) or null: m = vertex * (edge x)
     const F *gamma;   // (outputs, middle), or null: then the result is rho alone
-    const F *first, *offset, *target, *source, *weight, *bias;
+    const F *first;   // (hidden, middle), or null: then the gate sees contexts and `more` only
+    const F *offset, *target, *source, *weight, *bias;
     const F *more;    // (B, T, S, hidden) or null: added to what the gate takes from m
     const F *last, *last_bias, *outer_target, *outer_source;
     F *saved_edge, *saved_z, *saved_rho;  // what the backward pass reads instead of computing it again, or null
@@ -29,7 +30,7 @@ struct Net {
     int symmetric, absolute, canonical, by_target, reduce, residual, threads;
 
     Index linear() const { return gamma ? outputs : 0; }
-    Index width() const { return linear() + hidden; }
+    Index width() const { return linear() + (first ? hidden : 0); }
     Index rows() const { return B * T * S; }
 };
 
@@ -39,9 +40,13 @@ void check(const Net<F> &n) {
     constexpr Index most = Index(1) << 31, block = Vector<F>::block;
     for (Index size : {n.B, n.T, n.S}) expect(0 < size && size < most, "B, T and S must be 1 or more");
     for (Index width : {n.inputs, n.middle, n.hidden, n.outputs})
-        expect(0 < width && width < most && width % block == 0, "widths must be multiples of two vectors");
+        expect(0 <= width && width < most && width % block == 0, "widths must be multiples of two vectors");
+    expect(n.hidden && n.outputs && !n.inputs == !n.middle, "widths must not be 0, but for that of vectors");
+    expect(n.inputs || (!n.scalar && !n.gamma && !n.first), "without vectors there is rho alone");
+    expect(n.first || (!n.canonical && !n.symmetric && !n.absolute), "signs and scales are those of the first map");
     expect(0 < n.channels && n.channels <= n.hidden, "channels must be 1 to hidden");
-    for (const F *p : {n.x, n.first, n.offset, n.weight, n.bias, n.last, n.last_bias}) expect(p, "an array is missing");
+    for (const F *p : {n.offset, n.weight, n.bias, n.last, n.last_bias}) expect(p, "an array is missing");
+    expect(!n.inputs || n.x, "an array is missing");
     for (const F *p : {n.x, n.scalar, n.edge, n.vertex, n.gamma, n.first, n.offset, n.target, n.source, n.weight, n.bias,
                        n.more, n.last, n.last_bias, n.outer_target, n.outer_source})
         expect(aligned(p), "an array does not begin at a number");
@@ -119,7 +124,7 @@ void add_signed(const F *x, const F *g, F *to, Index count) {
 template <typename F>
 struct Shared {
     Packed<F> edge, stack, last, edge_back, stack_back, first_back, last_back;
-    Array<F> offset, target, source, more;
+    Array<F> offset, target, source;
     Array<F> a, da, norm;  // for x[b, s]: stack x, its gradient, 1 / |x|
     Gate<F> gate;
 
@@ -127,8 +132,10 @@ struct Shared {
         Array<F> matrix(n.width() * n.middle);
         if (n.gamma) std::copy(n.gamma, n.gamma + n.outputs * n.middle, matrix.data());
         F *first = matrix.data() + n.linear() * n.middle;
-        std::copy(n.first, n.first + n.hidden * n.middle, first);
-        centre_columns(first, n.middle, n.channels);
+        if (n.first) {
+            std::copy(n.first, n.first + n.hidden * n.middle, first);
+            centre_columns(first, n.middle, n.channels);
+        }
         centre_rows(n.offset, offset.data(), 1, n.hidden, n.channels);
         if (n.edge) edge.pack(n.edge, n.middle, n.inputs, true);
         stack.pack(matrix.data(), n.width(), n.middle, true);
@@ -142,7 +149,6 @@ struct Shared {
         }
         if (n.target) target.resize(n.B * n.T * n.hidden);
         if (n.source) source.resize(n.B * n.S * n.hidden);
-        if (n.more) more.resize(n.B * n.T * n.S * n.hidden);
         if (n.scalar) {
             a.resize(n.B * n.S * n.width());
             norm.resize(n.B * n.S);
@@ -176,7 +182,6 @@ struct Shared {
         };
         centre(n.target, target, n.T);
         centre(n.source, source, n.S);
-        centre(n.more, more, n.T * n.S);
         if (!n.scalar) return;
         const Index at = begin * n.S, rows = count * n.S;
         Array<F> signless(n.absolute ? rows * n.inputs : 0);
@@ -191,8 +196,8 @@ class Worker {
   public:
     Worker(const Net<F> &net, const Shared<F> &shared, Index rows)
         : n(net), to(shared), targets(rows), sources(rows), edge_(rows * net.middle), m_(rows * net.middle),
-          signless_(net.absolute ? rows * net.middle : 0),
-          z_(rows * net.width()), p_(rows * net.hidden), s_(rows * net.hidden), rho_(rows * net.outputs),
+          signless_(net.absolute ? rows * net.middle : 0), more_(net.more ? rows * net.hidden : 0),
+          zeros_(net.first ? 0 : net.hidden, F(0)), z_(rows * net.width()), p_(rows * net.hidden), s_(rows * net.hidden), rho_(rows * net.outputs),
           numbers(6 * rows) {
         factor = numbers.data();
         along = factor + rows;
@@ -206,11 +211,20 @@ class Worker {
     void forward(Index start, Index rows, F *out, Index first) {
         first_ = first;
         begin(start, rows, false);
-        gate_forward(to.gate, tile, gate_rows, s_.data());
-        F *rho = n.saved_rho ? n.saved_rho + start * n.outputs : rho_.data();
-        product<Into::set>(rows, n.outputs, n.hidden, s_.data(), n.hidden, Index(1), to.last.matrix(), rho, n.outputs);
         const Index outputs = n.outputs, width = n.width();
+        F *rho = n.saved_rho ? n.saved_rho + start * outputs : rho_.data();
+        if (n.saved_rho) fetch(rho, rows * outputs);
+        if (n.reduce == NONE) fetch(out + start * outputs, rows * outputs);
+        gate_forward(to.gate, tile, gate_rows, s_.data());
         const F *bias = n.last_bias;
+        const auto last = to.last.matrix();
+        if (!n.gamma && n.reduce == NONE) {
+            F *o = out + start * outputs;
+            product<Into::biased>(rows, outputs, n.hidden, s_.data(), n.hidden, Index(1), last, o, outputs, bias);
+            if (n.residual) add_rows(o);
+            return;
+        }
+        product<Into::set>(rows, outputs, n.hidden, s_.data(), n.hidden, Index(1), last, rho, outputs);
         const bool linear = n.gamma, add = n.reduce != NONE;
         for (Index r = 0; r < rows; ++r) {
             const F *g = z + r * width, *q = rho + r * outputs;
@@ -243,8 +257,10 @@ class Worker {
             first += n.S;
         }
         n.scalar ? factored() : transform(again);
-        gate_rows = {z + n.linear(), n.width(), factor, n.more ? to.more.data() + start * n.hidden : nullptr, p_.data(),
-                     plus, minus};
+        if (n.more) centre_rows(n.more + start * n.hidden, more_.data(), rows, n.hidden, n.channels);
+        // Without a first map all rows have the same zeros.
+        gate_rows = {n.first ? z + n.linear() : zeros_.data(), n.first ? n.width() : 0, factor,
+                     n.more ? more_.data() : nullptr, p_.data(), plus, minus};
         moments(to.gate, tile, gate_rows);
     }
 
@@ -267,10 +283,14 @@ class Worker {
     // e = edge x, m = vertex * e and z = stack m.
     void transform(bool again) {
         const Index rows = tile.rows, middle = n.middle;
+        z = z_.data();
+        std::fill(factor, factor + rows, F(1));
+        if (!middle) return;
         x = n.x + tile.start * n.inputs;
         e = x;
         if (n.edge) {
             F *at = n.saved_edge ? n.saved_edge + tile.start * middle : edge_.data();
+            if (!again && n.saved_edge) fetch(at, rows * middle);
             if (!again || !n.saved_edge) {
                 product<Into::set>(rows, middle, n.inputs, x, n.inputs, Index(1), to.edge.matrix(), at, middle);
             }
@@ -286,6 +306,7 @@ class Worker {
             m = m_.data();
         }
         F *at = n.saved_z ? n.saved_z + tile.start * n.width() : z_.data();
+        if (!again && n.saved_z) fetch(at, rows * n.width());
         if (!again || !n.saved_z) {
             to.to_stack(n, rows, m, signless_.data(), at);
             if (n.outer_target) add_outer(at);
@@ -293,7 +314,8 @@ class Worker {
             absolute_of(m, signless_.data(), rows * middle);
         }
         z = at;
-        for (Index r = 0; r < rows; ++r) factor[r] = n.canonical ? inverse_norm(m + r * middle, middle) : F(1);
+        if (n.canonical)
+            for (Index r = 0; r < rows; ++r) factor[r] = inverse_norm(m + r * middle, middle);
     }
 
     void add_outer(F *at) {
@@ -320,7 +342,7 @@ class Worker {
     const Net<F> &n;
     const Shared<F> &to;
     std::vector<Index> targets, sources;
-    Array<F> edge_, m_, signless_, z_, p_, s_, rho_, numbers;
+    Array<F> edge_, m_, signless_, more_, zeros_, z_, p_, s_, rho_, numbers;
     Tile tile{};
     Index first_ = 0;
     GateRows<F> gate_rows{};

@@ -3,8 +3,8 @@ r"""The operator `scalegmn::net`: a scale equivariant net on all edges of a conn
 `formula.py` says what it computes; that runs on every device, in every type, and for autocast, functional transforms
 and second derivatives. On the CPU `net.cpp` computes the same: two linear maps of one vector are one product,
 symmetrisation applies the last map to the sum, LayerNorm's centring is folded into the weights before it, and some rows
-at a time go through the whole net, so that what lies between the products never leaves the cache. Who calls never asks
-which of the two it is.
+at a time go through the whole net, so that intermediate results never leave the cache. Callers need not know which of
+the two runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ScaleGMNError
-from . import library as kernels
+from . import library
 from .formula import NONE, SOURCE, TARGET, Edge, Net, formula
 
 RECOMPUTE = 32
@@ -48,7 +48,7 @@ class Gate(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What the two ends of an edge add. Names are those of `Net`."""
+    """The contributions of the two ends of an edge. Names are those of `Net`."""
 
     target: Tensor | None = None
     source: Tensor | None = None
@@ -75,6 +75,7 @@ def net(
         # The same edges, seen from the other end.
         scalar, by_target, reduce = scalar.transpose(1, 2), False, TARGET + SOURCE - reduce
         target, source, outer_target, outer_source = source, target, outer_source, outer_target
+        more = None if more is None else more.transpose(1, 2)
     if scalar is not None:
         x = x.expand(scalar.shape[0], scalar.shape[2], -1)
     first, offset, weight, bias, last, last_bias, eps, symmetric, absolute, canonical, drop = gate
@@ -118,14 +119,14 @@ def _plain(*arguments: Any) -> Tensor:
 
 def _forward(*arguments: Any) -> Tensor:
     n = Net(*arguments)
-    return _native_forward(n, []) if kernels.usable(n.x) else formula(n)
+    return _native_forward(n, []) if library.usable(n.x) else formula(n)
 
 
 def _differentiable(*arguments: Any) -> Tensor:
     # Functional transforms hand over tensors without memory.
     if torch._C._are_functorch_transforms_active():
         return formula(Net(*arguments))
-    if not kernels.usable(arguments[0]):
+    if not library.usable(arguments[0]):
         if not _RECOMPUTING.get():
             return formula(Net(*arguments))
         again: Tensor = checkpoint(_plain, *arguments, use_reentrant=False)
@@ -170,7 +171,7 @@ class _Net(torch.autograd.Function):
 
 
 def _complete(present: Sequence[int], given: Sequence[Tensor], numbers: tuple[Any, ...]) -> Net:
-    """The arguments of the operator from those that are there, and their places."""
+    """The full list of arguments of the operator from the given ones and their positions."""
     tensors: list[Any] = [None] * 17
     for i, t in zip(present, given, strict=True):
         tensors[i] = t
@@ -178,7 +179,7 @@ def _complete(present: Sequence[int], given: Sequence[Tensor], numbers: tuple[An
 
 
 def _is_traced(x: Tensor) -> bool:
-    """Whether a compiler looks on, which must see operators only."""
+    """Whether torch.compile is tracing, which must see operators only."""
     return type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
 
 
@@ -231,6 +232,7 @@ def _result_shape(n: Net) -> tuple[int, ...]:
 
 # What the backward pass adds up over rows, in the order of `Gradients`.
 _SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bias")
+_FIRST = _TENSORS.index("first")
 _GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
 # `Net` and `Gradients` of the C++ sources: sizes, addresses, numbers and flags.
 _NET = {
@@ -245,7 +247,7 @@ def _native_forward(n: Net, memory: Sequence[Tensor]) -> Tensor:
     outputs = p.last.shape[0]
     shape = *_result_shape(n), outputs
     out = n.x.new_zeros(shape) if n.reduce else n.x.new_empty(shape)
-    kernels.run("net_forward", n.x.dtype, _structure(n, p, memory), out.data_ptr())
+    library.call_net("net_forward", n.x.dtype, _structure(n, p, memory), out.data_ptr())
     return out if n.last.shape[0] == outputs else _cut(out, (*shape[:-1], n.last.shape[0]))
 
 
@@ -268,7 +270,7 @@ def _native_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arg
     out = _pad(grad, p.last.shape[0])
     places = [found[name].data_ptr() if name in found else 0 for name in ("x", "more", *_GATHERED, *_SUMS)]
     gradients = _GRADIENTS.pack(out.data_ptr(), *places)
-    kernels.run("net_backward", p.x.dtype, _structure(n, p, memory), gradients)
+    library.call_net("net_backward", p.x.dtype, _structure(n, p, memory), gradients)
     names = _differentiated(n, wants_x)
     if p is n:
         return [found[name] for name in names]
@@ -279,27 +281,28 @@ _LIBRARY.impl("net_backward", _native_backward, "CPU")
 
 
 def _memory(n: Net) -> list[Tensor]:
-    """Room for the products that the backward pass reads, or none where they are too large."""
-    edges, widths = _edges(n), _memory_widths(n)
-    if edges.numel() * sum(widths) * n.x.dtype.itemsize > STORE:
-        return []
-    return [n.x.new_empty(*edges, width) for width in widths if width]
+    """Memory for the products that the backward pass reads, one after the other, or none if they are too large."""
+    count = _edges(n).numel() * sum(_memory_widths(n))
+    return [n.x.new_empty(count)] if 0 < count * n.x.dtype.itemsize <= STORE else []
 
 
 def _memory_widths(n: Net) -> tuple[int, int, int]:
-    """Widths of the products that the backward pass can read: E x, [Gamma m, A m] and rho; 0 where there is none."""
+    """Widths of the products that the backward pass can read: E x, [Gamma m, A m] and rho; 0 if there is none."""
     dtype = n.x.dtype
     outputs, hidden = n.last.shape
     linear = 0 if n.gamma is None else _padded(outputs, dtype)
     middle = 0 if n.edge is None else _padded(n.first.shape[1], dtype)
-    return middle, 0 if n.scalar is not None else linear + _padded(hidden, dtype), linear
+    gated = _padded(hidden, dtype) if n.first.shape[1] else 0
+    return middle, 0 if n.scalar is not None else linear + gated, linear
 
 
 def _prepared(n: Net) -> Net:
     """The same with tensors that C++ can read: checked, contiguous, and padded with zeros to whole vectors."""
     x, scalar, edge, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias, *outer = n[:16]
-    hidden, middle = first.shape
-    inputs = middle if edge is None else edge.shape[1]
+    hidden, inputs = len(first), (gamma if first.shape[1] == 0 and gamma is not None else first).shape[1]
+    middle = inputs
+    if edge is not None:
+        inputs = edge.shape[1]
     if x.shape[-1] != inputs:
         raise ScaleGMNError(f"width: expected vectors of {inputs} numbers, got {x.shape[-1]}")
     assert gamma is None or gamma.shape == (last.shape[0], middle)
@@ -314,17 +317,18 @@ def _prepared(n: Net) -> Net:
             raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
         ready = ready and t.is_contiguous()
     block = 64 // dtype.itemsize
-    if ready and not (inputs % block or middle % block or hidden % block or last.shape[0] % block):
-        return n
+    if not (inputs % block or middle % block or hidden % block or last.shape[0] % block):
+        return n if ready else Net._make((*(t if t is None else t.contiguous() for t in n[:16]), *n[16:]))
     k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, hidden, last.shape[0]))
     vectors = _pad(x, k), None if scalar is None else scalar.contiguous(), _pad(edge, k, m), _pad(vertex, m)
     gate = [_pad(t, h) for t in (offset, target, source, weight, bias, more)]
     results = _pad(last, h, o), *(_pad(t, o) for t in (last_bias, *outer))
-    return Net._make((*vectors, _pad(gamma, m, o), _pad(first, m, h), *gate, *results, *n[16:]))
+    maps = _pad(gamma, m, o), _pad(first, m if first.shape[1] else 0, h)
+    return Net._make((*vectors, *maps, *gate, *results, *n[16:]))
 
 
 def _padded(width: int, dtype: torch.dtype) -> int:
-    """The next multiple of two vectors: what C++ takes at once."""
+    """The next multiple of two vectors, which C++ processes at once."""
     block = 64 // dtype.itemsize
     return -(-width // block) * block
 
@@ -352,10 +356,16 @@ def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> bytes:
     """Arguments for C++ from those of the operator and from prepared ones."""
     saved = [0, 0, 0]
     if memory:
-        kept = iter(memory)
-        saved = [next(kept).data_ptr() if width else 0 for width in _memory_widths(n)]
+        at, row = memory[0].data_ptr(), _edges(n).numel() * n.x.dtype.itemsize
+        for i, width in enumerate(_memory_widths(n)):
+            if width:
+                saved[i] = at
+                at += width * row
     outputs, hidden = p.last.shape
-    sizes = *_edges(n), p.x.shape[-1], p.first.shape[1], hidden, outputs, n.offset.shape[0]
+    middle = p.x.shape[-1] if p.edge is None else p.edge.shape[0]
+    sizes = *_edges(n), p.x.shape[-1], middle, hidden, outputs, n.offset.shape[0]
     places = [0 if t is None else t.data_ptr() for t in p[:16]]
+    if not p.first.shape[1]:
+        places[_FIRST] = 0
     seed = 0 if n.seed is None else int(n.seed)
     return _NET[n.x.dtype].pack(*sizes, *places, *saved, n.eps, n.drop, seed, *n[19:], torch.get_num_threads())

@@ -36,6 +36,13 @@ inline Vec<F> load(const F *p) { return *reinterpret_cast<const Vec<F> *>(p); }
 template <typename F>
 inline void store(F *p, Vec<F> v) { *reinterpret_cast<Vec<F> *>(p) = v; }
 
+// Fetch rows that will be written soon, so that they are there by then.
+template <typename F>
+inline void fetch(F *p, Index count) {
+    constexpr Index line = 64 / sizeof(F);
+    for (Index i = 0; i < count; i += line) __builtin_prefetch(p + i, 1);
+}
+
 inline double sum_of(Vec<double> v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 // Memory that begins where a cache line does and is not cleared.

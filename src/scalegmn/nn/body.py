@@ -25,8 +25,8 @@ class MessagePassing(nn.Module):
     """Initialisation and T iterations, for every architecture of a list.
 
     Arguments:
-        architectures: What it may read.
-        spec: What a person chose.
+        architectures: The architectures that it reads.
+        spec: The options.
         symmetry: Which symmetries of an architecture are respected.
         last_edges: Whether the last iteration updates edges (an equivariant head needs it).
         probes: Number of probes.
@@ -70,7 +70,7 @@ class MessagePassing(nn.Module):
         return f"depth: {len(self.layers)}, width: {self.width}, backward: {self.backward}, groups: {groups}"
 
     def forward(self, networks: Networks) -> States:
-        """The states after T iterations, each computed when it is asked for."""
+        """The states after T iterations, each computed when it is needed."""
         states: States = Start(self, networks)
         for layer in self.layers:
             assert isinstance(layer, PassingLayer)
@@ -81,14 +81,14 @@ class MessagePassing(nn.Module):
         return states
 
     def compile_layers(self, *, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Run iterations through torch.compile: layers of one kind share one compilation, for batches of any size.
+        """Compile the iterations with torch.compile: layers of one kind share one compilation, for batches of any size.
 
-        So that they are of one kind, all of them compute all states, and edges are dense from the start.
+        To be of one kind, all of them compute all states, and edges are dense from the start.
         """
         self._compiled = torch.compile(_iterate, backend=backend)
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Take constants of size from training networks."""
+        """Measure constants of size on training networks."""
         self.init.measure(training)
         if self.probes is not None:
             self.probes.measure(training)
@@ -151,6 +151,9 @@ class Start(States):
         inverted = self.body.form.inverts(self.symmetry, connection)
         return init.encode_edge(self.symmetry, connection, reciprocal(w) if inverted else w)
 
+    def settle(self, name: str, index: int) -> None:
+        """Nothing: there is nothing before them to let go of."""
+
 
 def _iterate(layer: PassingLayer, old: Given) -> Given:
     """Every state after one iteration."""
@@ -161,7 +164,7 @@ def _iterate(layer: PassingLayer, old: Given) -> Given:
 
 
 def _dense(states: States, flow: Flow) -> Given:
-    """Every state for the compiler: contiguous tensors, whose number of networks may change from call to call."""
+    """Every state for the compiler: contiguous tensors, whose number of networks may differ from call to call."""
     layers, connections = range(len(states.positions)), range(len(states.symmetry.architecture.connections))
     parts = (
         {i: _marked(states.x(i)) for i in layers},

@@ -1,4 +1,4 @@
-"""How vertices and contexts lie along the edges of a connection, where nets take them."""
+"""Laying vectors of vertices and contexts along the edges of a connection."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 from ..native.net import Ends
 
 
-def beside(x: Tensor) -> Tensor:
+def as_edges(x: Tensor) -> Tensor:
     """Vectors of vertices (..., n, k) as those of edges with one source each (B, n, 1, k)."""
     return x.reshape(-1, x.shape[-2], 1, x.shape[-1])
 
 
-def apart(y: Tensor, x: Tensor) -> Tensor:
-    """Undo `beside` for results: (B, n, 1, k) to the leading dimensions of x."""
+def as_vertices(y: Tensor, x: Tensor) -> Tensor:
+    """Undo `as_edges` for results: (B, n, 1, k) to the leading dimensions of x."""
     return y.view(*x.shape[:-1], y.shape[-1])
 
 

@@ -13,21 +13,20 @@ from torch.nn import functional as F
 from ..core.architecture import Architecture, Connection
 from ..core.blocks import Block
 from ..core.doubles import double
-from ..core.groups import Group
 from ..core.networks import Networks
 from ..core.wiring import spans
 from ..native.formula import Edge
 from .kernels import apart, crop_kernel, kernel_shape, largest
-from .nets import Nets
-from .scale import start_linear
+from .scale import ScaleEquivariant, start_linear
+from .style import Style
 from .symmetry import Symmetry
 
 
 class Positions(nn.Module):
     """Learned positional encodings that break exactly the symmetries that networks do not have.
 
-    Input neurons, output neurons, layers and blocks within them are told apart; hidden neurons of one block are not,
-    unless they may not be permuted, as where they are tied to the input or the output.
+    They distinguish input neurons, output neurons, layers and blocks within them, but not the hidden neurons of one
+    block, unless these may not be permuted, for instance because they are tied to the input or the output.
 
     Arguments:
         architectures: Sizes come from these.
@@ -64,7 +63,7 @@ class Positions(nn.Module):
         return found
 
     def _within(self, blocks: Sequence[Block]) -> Tensor:
-        """What tells neurons of one layer apart: their number where they may not move, their block where it may."""
+        """What distinguishes neurons of one layer: their number if they may not be permuted, otherwise their block."""
         parts = []
         for number, b in enumerate(blocks):
             p = self.pinned[b.start : b.stop] if b.slot is None else self.hidden.new_zeros(b.size, self.hidden.shape[1])
@@ -103,10 +102,10 @@ class EdgePositions(nn.Module):
 
 
 class Kernels(nn.Module):
-    """Puts the weights of every connection on its edges, as if padded with zeros to the largest kernel.
+    """Puts the weights of every connection on its edges, padded with zeros to the largest kernel.
 
-    Small kernels sit in the middle of the largest; a linear layer's weight is a 1 x 1 kernel. The weights of each
-    connection are multiplied by a constant that `measure` takes from training networks, so that states begin at a
+    Small kernels are centred in the largest; the weight of a linear layer is a 1 x 1 kernel. The weights of each
+    connection are multiplied by a constant that `measure` computes from training networks, so that states start with a
     common size. A constant commutes with every scaling.
 
     Arguments:
@@ -140,7 +139,7 @@ class Kernels(nn.Module):
         return self.gain[index].to(w) * apart(w, a.connections[index].groups)
 
     def columns(self, connection: Connection) -> Tensor:
-        """Where the weights of a connection (K,) lie in the largest kernel."""
+        """The places of the weights of a connection (K,) in the largest kernel."""
         everything = torch.arange(self.size, device=self.gain.device)
         return crop_kernel(everything, kernel_shape(connection), self.shape)
 
@@ -168,17 +167,14 @@ class FirstStates(nn.Module, ABC):
 
     Arguments:
         architectures: Sizes come from these.
-        groups: Groups of hidden neurons.
-        width: Of the states.
-        nets: What all nets have in common.
+        style: What all functions have in common.
         features: Vertex features beside the bias.
-        positions: Width of the vertex encodings.
         edge_positions: Whether edges are encoded.
-        linear: Whether edges begin as a linear map of weights.
+        linear: Whether edges start as a linear map of weights.
 
     >>> from scalegmn.core.groups import Sign
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
-    >>> init = Init([a], (Sign,), 8, Nets(), features=0, positions=4, edge_positions=False)
+    >>> init = Init([a], Style((Sign,), (Sign,), 8), features=0, edge_positions=False)
     >>> isinstance(init, FirstStates)
     True
     """
@@ -188,21 +184,18 @@ class FirstStates(nn.Module, ABC):
     def __init__(
         self,
         architectures: Sequence[Architecture],
-        groups: tuple[Group, ...],
-        width: int,
-        nets: Nets,
+        style: Style,
         *,
         features: int,
-        positions: int,
         edge_positions: bool,
         linear: bool = True,
     ) -> None:
         super().__init__()
         self.kernels = Kernels(architectures)
-        inputs = 1 + features
-        self.vertex = nets.equivariant(groups, inputs, width, contexts=[positions])
-        self.input = nets.mlp(inputs + positions, width)
-        self.output = nets.mlp(inputs + positions, width)
+        inputs, width, nets = 1 + features, style.width, style.nets
+        self.vertex = ScaleEquivariant(style.vertex_groups, inputs, width, nets, contexts=[width])
+        self.input = nets.mlp(inputs + width, width)
+        self.output = nets.mlp(inputs + width, width)
         self.edge = nn.Linear(self.kernels.size, width, bias=False) if linear else None
         if self.edge is not None:
             start_linear(self.edge)
@@ -215,7 +208,7 @@ class FirstStates(nn.Module, ABC):
 
     @abstractmethod
     def measure(self, training: Sequence[Networks]) -> None:
-        """Take constants of size from training networks."""
+        """Measure constants of size on training networks."""
 
     def encode_vertex(
         self, networks: Networks, symmetry: Symmetry, layer: int, position: Tensor, features: Sequence[Tensor]
@@ -265,12 +258,12 @@ class FirstStates(nn.Module, ABC):
 class Init(FirstStates):
     r"""The first states in our form: \(\mathrm{INIT}_E(w) = \Gamma_E w\).
 
-    With edge positions, \(\mathrm{INIT}_E(w, p) = \Gamma_E w \odot (1 + p)\). Weights and biases come in units of
-    typical ones.
+    With edge positions, \(\mathrm{INIT}_E(w, p) = \Gamma_E w \odot (1 + p)\). Weights and biases are divided by their
+    typical size.
 
     >>> from scalegmn.core.groups import Sign
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
-    >>> Init([a], (Sign,), 8, Nets(), features=0, positions=4, edge_positions=False).bias_gain.shape
+    >>> Init([a], Style((Sign,), (Sign,), 8), features=0, edge_positions=False).bias_gain.shape
     torch.Size([3])
     """
 
@@ -292,27 +285,25 @@ class Init(FirstStates):
 
 
 class DualInit(nn.Module):
-    """The first dual states: output gradients at probes where there are any, else 0; MLPs at both ends.
+    """The first dual states: output gradients at probes, or 0 without probes; MLPs at input and output neurons.
 
     Arguments:
-        groups: Groups of hidden neurons.
-        width: Of the states.
+        style: What all functions have in common.
         features: Number of gradients per neuron.
-        positions: Width of the vertex encodings.
-        nets: What all nets have in common.
 
     >>> from scalegmn.core.groups import Sign
     >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "tanh"))
-    >>> init = DualInit((Sign,), 8, Nets(), features=0, positions=4)
-    >>> init(symmetry, 1, torch.randn(5, 8, 8), torch.randn(8, 4), []).shape
+    >>> init = DualInit(Style((Sign,), (Sign,), 8), features=0)
+    >>> init(symmetry, 1, torch.randn(5, 8, 8), torch.randn(8, 8), []).shape
     torch.Size([5, 8, 8])
     """
 
-    def __init__(self, groups: tuple[Group, ...], width: int, nets: Nets, *, features: int, positions: int) -> None:
+    def __init__(self, style: Style, *, features: int) -> None:
         super().__init__()
-        self.vertex = nets.equivariant(groups, features, width, contexts=[positions]) if features else None
-        self.input = nets.mlp(features + positions, width)
-        self.output = nets.mlp(features + positions, width)
+        w, nets = style.width, style.nets
+        self.vertex = ScaleEquivariant(style.vertex_groups, features, w, nets, contexts=[w]) if features else None
+        self.input = nets.mlp(features + w, w)
+        self.output = nets.mlp(features + w, w)
 
     def forward(
         self, symmetry: Symmetry, layer: int, x: Tensor, position: Tensor, features: Sequence[Tensor]
@@ -328,7 +319,7 @@ class DualInit(nn.Module):
 
 
 def reciprocal(w: Tensor) -> Tensor:
-    """1/w, and 0 where w is 0 or so small that the square of 1/w would overflow."""
+    """1/w, and 0 if w is 0 or so small that the square of 1/w would overflow."""
     zero = w.abs() < math.sqrt(torch.finfo(w.dtype).tiny)
     return torch.where(zero, 0, 1 / w.masked_fill(zero, 1))
 

@@ -1,4 +1,4 @@
-"""The two forms of the model: ours, and the paper's, which has every equation as printed. Each names its parts."""
+"""The two forms of the model: ours, and the paper's, which has every equation as printed. Each lists its parts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from ..core.architecture import Architecture, Sum
 from ..errors import ScaleGMNError
 from .encoding import DualInit, FirstStates, Init
-from .invariant import Kind, PaperInvariant, ScaleInvariant
-from .layers import DualLayer, ForwardLayer, GraphLayer, PassingLayer, ReciprocalLayer, SharedLayer, Style
+from .invariant import LearnedInvariant, PaperInvariant, ScaleInvariant
+from .layers import DualLayer, ForwardLayer, GraphLayer, PassingLayer, ReciprocalLayer, SharedLayer
 from .paper import PaperForward, PaperInit, PaperReciprocal, PaperShared, PaperStyle
 from .spec import DropoutPlace, Flow, FormName, PassingSpec
+from .style import Nets, Style
 from .symmetry import Symmetry, edge_groups, vertex_groups
 
 
 class Form(ABC):
-    """Which parts message passing is made of.
+    """The parts that message passing is made of.
 
     Arguments:
-        spec: What a person chose.
-        symmetries: Of the architectures that it may read.
+        spec: The options.
+        symmetries: Of the architectures that it reads.
 
     >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "relu"))
     >>> isinstance(Ours(PassingSpec(width=8), [symmetry]), Form)
@@ -37,11 +38,11 @@ class Form(ABC):
 
     @abstractmethod
     def resolve(self) -> Flow:
-        """The way back that `auto` stands for."""
+        """The kind of backward messages that `auto` stands for."""
 
     @abstractmethod
     def options(self) -> str | None:
-        """What is wrong with the options, if anything is."""
+        """What is wrong with the options, if anything."""
 
     @abstractmethod
     def complaint(self, symmetry: Symmetry) -> str | None:
@@ -54,7 +55,7 @@ class Form(ABC):
 
     @abstractmethod
     def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
-        """The first vertex and edge states, with some features of vertices beside the bias."""
+        """The first vertex and edge states, with further features of vertices besides the bias."""
 
     @abstractmethod
     def dual_init(self, features: int) -> DualInit | None:
@@ -65,7 +66,7 @@ class Form(ABC):
         """One iteration."""
 
     def inverts(self, symmetry: Symmetry, connection: int) -> bool:
-        """Whether edges on the way back start from 1/w."""
+        """Whether backward edges start from 1/w."""
         return self.spec.backward == "reciprocal" or symmetry.edge_group(connection).scales
 
     @property
@@ -73,28 +74,25 @@ class Form(ABC):
         """Whether any group has scales."""
         return any(g.scales for g in vertex_groups(self.symmetries))
 
-    def common(self, kind: Kind, place: DropoutPlace) -> Style:
+    def common(self, kind: type[LearnedInvariant], place: DropoutPlace) -> Style:
         """What functions have in common, with a class of invariant nets and a place of dropout."""
         spec = self.spec
         return Style(
             vertex_groups(self.symmetries),
             edge_groups(self.symmetries),
             spec.width,
+            Nets(spec.sign, 0.0 if place == "states" else spec.dropout, spec.depth, kind),
             positions=spec.width if spec.positions_everywhere else 0,
             gate=spec.gate,
-            sign=spec.sign,
             aggregate=spec.aggregate,
-            dropout=0.0 if place == "states" else spec.dropout,
             skip=spec.skip,
             checkpointing=spec.checkpointing,
             state_dropout=0.0 if place == "mlps" else spec.dropout,
-            depth=spec.depth,
-            kind=kind,
         )
 
 
 class Ours(Form):
-    """Our form, with a dual stream where there are scales.
+    """Our form, with a dual stream if there are scales.
 
     >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "relu"))
     >>> Ours(PassingSpec(width=8, backward="auto"), [symmetry]).flow
@@ -129,28 +127,17 @@ class Ours(Form):
         return self.common(ScaleInvariant, self.spec.dropout_in or "mlps")
 
     def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
-        return Init(
-            architectures,
-            self.style.vertex_groups,
-            self.spec.width,
-            self.style.nets,
-            features=features,
-            positions=self.spec.width,
-            edge_positions=self.spec.edge_positions,
-        )
+        return Init(architectures, self.style, features=features, edge_positions=self.spec.edge_positions)
 
     def dual_init(self, features: int) -> DualInit | None:
-        if self.flow != "dual":
-            return None
-        w = self.spec.width
-        return DualInit(self.style.vertex_groups, w, self.style.nets, features=features, positions=w)
+        return DualInit(self.style, features=features) if self.flow == "dual" else None
 
     def layer(self, *, edges: bool) -> PassingLayer:
         return self.layers[self.flow](self.style, edges=edges)
 
 
 class Paper(Form):
-    """The paper's form. Networks whose multipliers pass activations changed have no way back in it.
+    """The paper's form. It has no backward messages for activations with another phi (x^k, even functions).
 
     >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "relu"))
     >>> Paper(PassingSpec(width=8, form="paper", backward="auto"), [symmetry]).flow
@@ -186,16 +173,7 @@ class Paper(Form):
         return self.common(PaperInvariant, self.spec.dropout_in or "states")
 
     def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
-        return PaperInit(
-            architectures,
-            self.style.vertex_groups,
-            self.spec.width,
-            self.style.nets,
-            features=features,
-            positions=self.spec.width,
-            edge_positions=self.spec.edge_positions,
-            edge_groups=self.style.edge_groups,
-        )
+        return PaperInit(architectures, self.style, features=features, edge_positions=self.spec.edge_positions)
 
     def dual_init(self, features: int) -> DualInit | None:
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,55 +17,45 @@ from ..core.groups import Group
 from ..errors import ScaleGMNError
 from ..native.formula import NONE, Edge, gated, inverse_norm
 from ..native.net import Ends, Gate, net
-from .edges import apart, beside, ends, laid
+from ..native.unit import unit
+from .edges import as_edges, as_vertices, ends, laid
 from .mlp import MLP
 from .spec import SignRule
 
 
-def unit(x: Tensor) -> Tensor:
-    r"""Canonical representative under positive scaling, \(\mathsf{canon}(x) = x / \|x\|\), and 0 for x = 0.
-
-    Law: unit(q x) = unit(x) for every q > 0.
-
-    >>> unit(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).tolist()
-    [0.6, 0.8]
-    """
-    return x * inverse_norm(x)
-
-
-class Product(NamedTuple):
-    r"""\((\Gamma x + a_t b_s) \odot \mathsf{ScaleInv}(x, \dots, p)\) on every edge, or its sum to one end.
+class GatedProduct(NamedTuple):
+    r"""\((\Gamma x + a_t b_s) \odot \mathsf{ScaleInv}(x, \dots, p)\) on every edge, or the sum at one end.
 
     Arguments:
         gamma: The matrix Gamma (outputs, k); without it the invariant alone.
         x: Vectors on the edges.
-        contexts: Contexts p, broadcasting along the edges.
+        contexts: Contexts p, broadcasting along the edges, or what they are made of.
         companions: Further vectors (B, n_t, n_s, k_i) that the invariant net sees.
         outer: a (B, n_t, outputs) and b (B, n_s, outputs), if there are any.
         reduce: NONE, or the end to which the result is summed: TARGET or SOURCE.
         residual: Add x to the result.
 
     >>> e = Edge(torch.randn(5, 8, 2, 3))
-    >>> Product(torch.randn(4, 3), e).of(torch.ones(5, 8, 2, 4), e).shape
+    >>> GatedProduct(torch.randn(4, 3), e).of(torch.ones(5, 8, 2, 4), e).shape
     torch.Size([5, 8, 2, 4])
     """
 
     gamma: Tensor | None
     x: Edge
-    contexts: Sequence[Tensor] = ()
+    contexts: Sequence[Tensor | Along] = ()
     companions: Sequence[Tensor] = ()
     outer: tuple[Tensor, Tensor] | None = None
     reduce: int = NONE
     residual: bool = False
 
     def of(self, rho: Tensor, x: Edge) -> Tensor:
-        """The product with given values of the invariant net, and x, perhaps computed before."""
+        """The product with given values of the invariant net and of x."""
         linear = None if self.gamma is None else x.mapped(self.gamma).dense()
         return gated(linear, rho, self.outer, self.reduce, x.dense() if self.residual else None)
 
 
 class Invariant(nn.Module, ABC):
-    """A net that does not see multipliers from one group: all that equations ask of it is a product.
+    """A net that does not see multipliers from one group. The equations use it only as a factor.
 
     >>> from scalegmn.core.groups import Sign
     >>> isinstance(ScaleInvariant(Sign, [3], 4), Invariant)
@@ -73,33 +63,25 @@ class Invariant(nn.Module, ABC):
     """
 
     @abstractmethod
-    def times(self, p: Product) -> Tensor:
+    def times(self, p: GatedProduct) -> Tensor:
         """The product."""
 
 
-class ScaleInvariant(Invariant):
-    r"""A net that does not see multipliers from one group, in our form: one hidden layer in all.
-
-    \(\mathsf{ScaleInv}(x_1, \dots, x_n, p) = \rho(\tilde x_1, \dots, \tilde x_n, p)\), where \(\rho\) is an MLP and
-    \(\tilde x = x / \|x\|\) for positive scales, \(|x|\) or the symmetrisation \(\rho(x) + \rho(-x)\) for signs, both
-    for non-zero scales, and \(x\) itself for the trivial group. All x share the sign of their multipliers, each has its
-    own magnitude; the contexts p have no symmetry (augmented form).
-
-    Law: f(q_1 x_1, ..., q_n x_n, p) = f(x_1, ..., x_n, p) for q_i in the group with equal signs.
+class LearnedInvariant(Invariant):
+    """An invariant net with parameters, in one of the two forms.
 
     Arguments:
         group: The group.
         inputs: Widths of the x.
         outputs: Width of the result.
         contexts: Widths of the p.
-        hidden: Width of the hidden layer; that of the result where omitted.
+        hidden: Width of the hidden layers; that of the result if omitted.
         sign: How signs are removed.
-        dropout: In the MLP.
+        dropout: In the MLPs.
 
     >>> from scalegmn.core.groups import Sign
-    >>> f, x = ScaleInvariant(Sign, [3], 4), torch.randn(5, 3)
-    >>> torch.allclose(f([-x]), f([x]))
-    True
+    >>> [kind(Sign, [3], 4).group for kind in (ScaleInvariant, PaperInvariant)]
+    [Sign, Sign]
     """
 
     def __init__(
@@ -114,10 +96,45 @@ class ScaleInvariant(Invariant):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check_sign(sign)
-        hidden = hidden or outputs
-        self.group = group
-        self.sign = sign
+        if sign not in ("symmetrise", "absolute"):
+            raise ScaleGMNError(f"sign: expected 'symmetrise' or 'absolute', got {sign!r}")
+        self.group, self.sign = group, sign
+        self.build(inputs, contexts, hidden or outputs, outputs, dropout)
+
+    @abstractmethod
+    def build(self, inputs: Sequence[int], contexts: Sequence[int], hidden: int, outputs: int, dropout: float) -> None:
+        """Make the parts."""
+
+    @abstractmethod
+    def start_at_one(self) -> None:
+        """Start near 1, for a net that multiplies a state."""
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, {self.sign}" if self.group.signs else f"{self.group}"
+
+    def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
+        """Apply to vectors (..., n, k_i) and contexts (..., n, m_i)."""
+        x, *others = map(as_edges, xs)
+        return as_vertices(self.times(GatedProduct(None, Edge(x), list(map(as_edges, contexts)), others)), xs[0])
+
+
+class ScaleInvariant(LearnedInvariant):
+    r"""A net that does not see multipliers from one group, in our form: a single hidden layer.
+
+    \(\mathsf{ScaleInv}(x_1, \dots, x_n, p) = \rho(\tilde x_1, \dots, \tilde x_n, p)\), where \(\rho\) is an MLP and
+    \(\tilde x = x / \|x\|\) for positive scales, \(|x|\) or the symmetrisation \(\rho(x) + \rho(-x)\) for signs, both
+    for non-zero scales, and \(x\) itself for the trivial group. All x share the sign of their multipliers, each has its
+    own magnitude; the contexts p have no symmetry (augmented form).
+
+    Law: f(q_1 x_1, ..., q_n x_n, p) = f(x_1, ..., x_n, p) for q_i in the group with equal signs.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> f, x = ScaleInvariant(Sign, [3], 4), torch.randn(5, 3)
+    >>> torch.allclose(f([-x]), f([x]))
+    True
+    """
+
+    def build(self, inputs: Sequence[int], contexts: Sequence[int], hidden: int, outputs: int, dropout: float) -> None:
         self.first = nn.ModuleList(nn.Linear(n, hidden, bias=False) for n in inputs)
         self.contexts = nn.ModuleList(nn.Linear(n, hidden, bias=False) for n in contexts)
         self.offset = nn.Parameter(torch.zeros(hidden))
@@ -125,14 +142,10 @@ class ScaleInvariant(Invariant):
         self.dropout = nn.Dropout(dropout)
         self.last = nn.Linear(hidden, outputs)
 
-    def extra_repr(self) -> str:
-        return f"{self.group}, {self.sign}" if self.group.signs else f"{self.group}"
+    def start_at_one(self) -> None:
+        nn.init.ones_(self.last.bias)
 
-    def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
-        """Apply to vectors (..., n, k_i) and contexts (..., n, m_i)."""
-        return on_vertices(self, xs, contexts)
-
-    def times(self, p: Product) -> Tensor:
+    def times(self, p: GatedProduct) -> Tensor:
         contexts = [f(c) for f, c in zip(self.contexts, p.contexts, strict=True)]
         companions = [c.abs() for c in p.companions] if self._absolute else p.companions
         maps = zip(list(self.first)[1:], companions, strict=True)
@@ -163,8 +176,8 @@ class ScaleInvariant(Invariant):
         )
 
 
-class PaperInvariant(Invariant):
-    r"""A net that does not see multipliers from one group, as the paper prints it.
+class PaperInvariant(LearnedInvariant):
+    r"""A net that does not see multipliers from one group, as printed in the paper.
 
     \(\mathsf{ScaleInv}(x_1, \dots, x_n, p) = \rho(\tilde x_1, \dots, \tilde x_n, p)\), where \(\rho\) is an MLP and
     \(\tilde x\) is \(\mathsf{canon}(x) = x / \|x\|\) for positive scales,
@@ -173,108 +186,92 @@ class PaperInvariant(Invariant):
 
     Law: f(q_1 x_1, ..., q_n x_n, p) = f(x_1, ..., x_n, p) for all q_i in the group.
 
-    Arguments:
-        group, inputs, outputs, contexts, sign: As in `ScaleInvariant`.
-        hidden: Width of all hidden layers and of symm(x); that of the result where omitted.
-        dropout: In all MLPs.
-
     >>> from scalegmn.core.groups import Sign
     >>> f, x, y = PaperInvariant(Sign, [3, 2], 4), torch.randn(5, 3), torch.randn(5, 2)
     >>> torch.allclose(f([-x, y]), f([x, y]))
     True
     """
 
-    def __init__(
-        self,
-        group: Group,
-        inputs: Sequence[int],
-        outputs: int,
-        *,
-        contexts: Sequence[int] = (),
-        hidden: int | None = None,
-        sign: SignRule = "symmetrise",
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        _check_sign(sign)
-        hidden = hidden or outputs
-        self.group, self.sign = group, sign
-        symmetrised = group.signs and sign == "symmetrise"
+    def build(self, inputs: Sequence[int], contexts: Sequence[int], hidden: int, outputs: int, dropout: float) -> None:
+        symmetrised = self.group.signs and self.sign == "symmetrise"
         self.symm = nn.ModuleList(MLP(n, hidden, dropout=dropout) for n in inputs if symmetrised)
         self.widths = [hidden if symmetrised else n for n in inputs] + list(contexts)
         self.rho = MLP(sum(self.widths), outputs, hidden=hidden, dropout=dropout)
 
-    def extra_repr(self) -> str:
-        return f"{self.group}, {self.sign}" if self.group.signs else f"{self.group}"
+    def start_at_one(self) -> None:
+        nn.init.ones_(self.rho.last.bias)
 
-    def forward(self, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
-        """Apply to vectors (..., n, k_i) and contexts (..., n, m_i)."""
-        return on_vertices(self, xs, contexts)
-
-    def canonical(self, index: int, x: Edge) -> Tensor:
-        """What stands for an argument (B, n_t, n_s, k) in rho."""
+    def mapped(self, index: int, x: Edge, matrix: Tensor) -> Tensor:
+        """A linear map of the invariant form of an argument (B, n_t, n_s, k), for rho."""
         if len(self.symm):
             mlp = self.symm[index]
             assert isinstance(mlp, MLP)
-            gate = mlp.gate()
             # Both terms have the bias of the last map, the operator adds it once.
-            both = gate._replace(last_bias=2 * gate.last_bias, symmetric=True, canonical=self.group.scales)
-            return net(None, both, x)
+            gate = _through(mlp.gate(), matrix, 2.0)
+            return net(None, gate._replace(symmetric=True, canonical=self.group.scales), x)
         y = unit(x.dense()) if self.group.scales else x.dense()
-        return y.abs() if self.group.signs else y
+        return F.linear(y.abs() if self.group.signs else y, matrix)
 
-    def times(self, p: Product) -> Tensor:
-        others = [self.canonical(i, Edge(c)) for i, c in enumerate(p.companions, 1)]
-        first, *maps = self.rho.first.weight.split(self.widths, 1)
-        along = [F.linear(c, m) for c, m in zip((*others, *p.contexts), maps, strict=True)]
-        target, source, more = laid(along, p.x.edges)
-        gate = self.rho.gate()._replace(first=first)
+    def times(self, p: GatedProduct) -> Tensor:
+        first, *maps = self._maps()
+        others, contexts = maps[: len(p.companions)], maps[len(p.companions) :]
+        along = [self.mapped(i, Edge(c), m) for i, (c, m) in enumerate(zip(p.companions, others, strict=True), 1)]
+        along += [_mapped(c, m) for c, m in zip(p.contexts, contexts, strict=True)]
+        x, gate = p.x, self.rho.gate()
         if len(self.symm):
             # Read twice: products of vertex and edge states are computed before, what is factored stays so.
-            x = Edge(p.x.dense()) if p.x.scalar is None else p.x
-            rho = net(None, gate, Edge(self.canonical(0, x)), Ends(target, source), more)
-            return p.of(rho, x)
-        gate = gate._replace(absolute=self.group.signs, canonical=self.group.scales)
+            x = Edge(x.dense()) if x.scalar is None else x
+            along.append(self.mapped(0, x, first))
+            gate = gate._replace(first=first[:, :0])
+            x = _nothing(first, p.x.edges) if p.gamma is None else x
+        else:
+            gate = gate._replace(first=first, absolute=self.group.signs, canonical=self.group.scales)
+        target, source, more = laid(along, p.x.edges)
         both = Ends(target, source, *(p.outer or ()))
-        return net(p.gamma, gate, p.x, both, more, reduce=p.reduce, residual=p.residual)
+        return net(p.gamma, gate, x, both, more, reduce=p.reduce, residual=p.residual)
 
-    def along(self, xs: Sequence[Tensor], edges: Sequence[int]) -> Tensor:
-        """Apply to vectors that broadcast along edges (B, n_t, n_s), such as those of their ends."""
-        maps = self.rho.first.weight.split(self.widths, 1)
-        canonical = (self.canonical(i, Edge(x)) for i, x in enumerate(xs))
+    def along(self, xs: Sequence[Tensor], edges: Sequence[int], matrix: Tensor | None = None) -> Tensor:
+        """Apply to vectors that broadcast along edges (B, n_t, n_s), such as those of their ends.
+
+        Arguments:
+            xs: The vectors.
+            edges: The shape.
+            matrix: A linear map of the result, if not the result itself is wanted.
+        """
         # Ends are transformed once each, not once per edge; what is left of the first map is a sum.
-        target, source, more = laid([F.linear(x, m) for x, m in zip(canonical, maps, strict=True)], edges)
-        gate = self.rho.gate()._replace(first=xs[0].new_zeros(self.rho.first.out_features, 1))
-        return net(None, gate, Edge(xs[0].new_zeros(1, 1), xs[0].new_ones(*edges)), Ends(target, source), more)
+        terms = [self.mapped(i, Edge(x), m) for i, (x, m) in enumerate(zip(xs, self._maps(), strict=True))]
+        target, source, more = laid(terms, edges)
+        gate = self.rho.gate() if matrix is None else _through(self.rho.gate(), matrix)
+        gate = gate._replace(first=gate.first[:, :0])
+        return net(None, gate, _nothing(gate.first, edges), Ends(target, source), more)
+
+    def _maps(self) -> Sequence[Tensor]:
+        """The first map of rho, argument by argument."""
+        weight = self.rho.first.weight
+        return weight.split(self.widths, 1) if len(self.widths) > 1 else [weight]
 
 
-class Kind(Protocol):
-    """How a scale invariant net is made: the classes above.
+class Along(NamedTuple):
+    """What a net makes of vectors that broadcast along edges, as a context: a map of it is one with its last map.
+
+    Arguments:
+        invariant: The net.
+        xs, edges: As in `PaperInvariant.along`.
 
     >>> from scalegmn.core.groups import Sign
-    >>> kinds: list[Kind] = [ScaleInvariant, PaperInvariant]
-    >>> [kind(Sign, [3], 4).group for kind in kinds]
-    [Sign, Sign]
+    >>> f, x, matrix = PaperInvariant(Sign, [3], 4), torch.randn(5, 8, 1, 3), torch.randn(6, 4)
+    >>> context = Along(f, [x], (5, 8, 2))
+    >>> torch.allclose(context.mapped(matrix), F.linear(f.along(*context[1:]), matrix), atol=1e-5)
+    True
     """
 
-    def __call__(
-        self,
-        group: Group,
-        inputs: Sequence[int],
-        outputs: int,
-        *,
-        contexts: Sequence[int] = (),
-        hidden: int | None = None,
-        sign: SignRule = "symmetrise",
-        dropout: float = 0.0,
-    ) -> Invariant:
-        """A net."""
+    invariant: PaperInvariant
+    xs: Sequence[Tensor]
+    edges: Sequence[int]
 
-
-def on_vertices(invariant: Invariant, xs: Sequence[Tensor], contexts: Sequence[Tensor]) -> Tensor:
-    """Apply a net to vectors (..., n, k_i) and contexts (..., n, m_i)."""
-    x, *others = map(beside, xs)
-    return apart(invariant.times(Product(None, Edge(x), list(map(beside, contexts)), others)), xs[0])
+    def mapped(self, matrix: Tensor) -> Tensor:
+        """A linear map (m, outputs) of it."""
+        return self.invariant.along(self.xs, self.edges, matrix)
 
 
 def sum_of(terms: Iterable[Tensor]) -> Tensor:
@@ -286,6 +283,15 @@ def sum_of(terms: Iterable[Tensor]) -> Tensor:
     return total
 
 
-def _check_sign(sign: str) -> None:
-    if sign not in ("symmetrise", "absolute"):
-        raise ScaleGMNError(f"sign: expected 'symmetrise' or 'absolute', got {sign!r}")
+def _through(gate: Gate, matrix: Tensor, share: float = 1.0) -> Gate:
+    """A net with a linear map after it: two in a row are one. The bias counts `share` times."""
+    return gate._replace(last=matrix @ gate.last, last_bias=F.linear(share * gate.last_bias, matrix))
+
+
+def _nothing(like: Tensor, edges: Sequence[int]) -> Edge:
+    """Edges without vectors, for nets that see contexts only."""
+    return Edge(like.new_empty(*edges, 0))
+
+
+def _mapped(context: Tensor | Along, matrix: Tensor) -> Tensor:
+    return context.mapped(matrix) if isinstance(context, Along) else F.linear(context, matrix)

@@ -1,4 +1,4 @@
-"""Kernels on edges: every kind of connection has one shape, into which smaller kernels are centred."""
+"""Kernels on edges: every kind of connection has one shape, in which smaller kernels are centred."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.architecture import Architecture, Connection, Conv, Linear, Table
 
 
 def kind(connection: Connection) -> str:
-    """What its edges are; each kind has an encoder of its own."""
+    """The kind of a connection's edges; each kind has its own encoder."""
     return type(connection.map).__name__
 
 
@@ -60,9 +60,9 @@ def crop_kernel(weight: Tensor, shape: tuple[int, ...], room: tuple[int, ...]) -
 
 
 def apart(weight: Tensor, groups: int) -> Tensor:
-    """Weights (..., n_t, n_s / groups, K) of a grouped convolution with zeros between groups (..., n_t, n_s, K).
+    """Weights (..., n_t, n_s / groups, K) of a grouped convolution, with zeros between groups (..., n_t, n_s, K).
 
-    Depthwise ones, whose edges are elementwise, stay as they are.
+    Those of depthwise convolutions, whose edges are elementwise, stay unchanged.
     """
     n_t, width = weight.shape[-3:-1]
     if groups == 1 or (n_t == groups and width == 1):

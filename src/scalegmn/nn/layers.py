@@ -1,4 +1,4 @@
-r"""One iteration of message passing; in our form, four flows (paper, section 5 and A.2).
+r"""One iteration of message passing, in our form, with four kinds of flow (paper, section 5 and A.2).
 
 `ForwardLayer` sends messages along the connections. `SharedLayer` also sends them back along the same edges, which is
 legal for signs, where 1/q = q. `ReciprocalLayer` sends them back along edges that start from 1/w, as the paper does for
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,84 +16,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.architecture import Attention
-from ..core.groups import Group
 from ..native.formula import SOURCE, Edge
 from ..native.net import recomputing
-from .invariant import Kind, ScaleInvariant, sum_of
+from .invariant import sum_of
 from .message import EdgeUpdate, Message, Update, VertexInvariant
-from .nets import Nets
-from .spec import Aggregate, SignRule
 from .states import States, kept
+from .style import Style
 from .symmetry import Way
 from .wires import sent, wire
 
 
-@dataclass(frozen=True)
-class Style:
-    """What all functions of all layers have in common.
-
-    Arguments:
-        vertex_groups: Groups of hidden neurons.
-        edge_groups: Groups of edges.
-        width: Of all states.
-        positions: Width of the positional encodings that enter messages and updates, 0 for none.
-        gate: Width of the hidden layer in invariant nets on edges; that of all states where omitted.
-        sign: How invariant nets remove signs.
-        aggregate: How messages are gathered.
-        dropout: In all MLPs.
-        skip: Whether new states are added to old ones.
-        checkpointing: Whether the backward pass computes messages and updates again.
-        state_dropout: On vertex states after every iteration.
-        depth: Of scale equivariant nets.
-        kind: The class of invariant nets.
-
-    >>> from scalegmn.core.groups import PositiveScale
-    >>> Style((PositiveScale,), (PositiveScale,), 8).sign
-    'symmetrise'
-    """
-
-    vertex_groups: tuple[Group, ...]
-    edge_groups: tuple[Group, ...]
-    width: int
-    positions: int = 0
-    gate: int | None = None
-    sign: SignRule = "symmetrise"
-    aggregate: Aggregate = "sum"
-    dropout: float = 0.0
-    skip: bool = False
-    checkpointing: bool = False
-    state_dropout: float = 0.0
-    depth: int = 1
-    kind: Kind = ScaleInvariant
-
-    @property
-    def nets(self) -> Nets:
-        """What all nets have in common."""
-        return Nets(self.sign, self.dropout, self.depth, self.kind)
-
-    @property
-    def along_vertex(self) -> list[int]:
-        """Widths of the positional encodings of a vertex."""
-        return [self.positions] if self.positions else []
-
-    @property
-    def along_edge(self) -> list[int]:
-        """Widths of the positional encodings of an edge: of its target and of its source."""
-        return [self.positions, self.positions] if self.positions else []
-
-    def message(self) -> Message:
-        """A message function."""
-        return Message(self.vertex_groups, self.width, self.nets, contexts=self.along_edge, hidden=self.gate)
-
-    def edge_update(self, *, outer: bool = False) -> EdgeUpdate:
-        """An edge update."""
-        return EdgeUpdate(
-            self.edge_groups, self.width, self.nets, contexts=self.along_edge, outer=outer, hidden=self.gate
-        )
-
-
 class PassingLayer(nn.Module, ABC):
-    """The functions of one iteration: new states from old ones. Flows that lack a kind of state refuse it.
+    """The functions of one iteration: new states from old ones. A flow refuses kinds of states that it does not have.
 
     Arguments:
         style: What all layers share.
@@ -103,6 +36,8 @@ class PassingLayer(nn.Module, ABC):
     >>> issubclass(PassingLayer, nn.Module)
     True
     """
+
+    duals = False
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__()
@@ -119,7 +54,7 @@ class PassingLayer(nn.Module, ABC):
 
     @abstractmethod
     def e(self, step: Iteration, connection: int) -> Edge:
-        """New states of the edges of one connection, the old ones added where the form says so."""
+        """New states of the edges of one connection, plus the old ones if the form says so."""
 
     def r(self, step: Iteration, connection: int) -> Edge:
         """New reciprocal states of these edges."""
@@ -129,7 +64,45 @@ class PassingLayer(nn.Module, ABC):
         """An invariant vector of every old vertex (B, n, h), for the edges."""
         raise NotImplementedError(f"{type(self).__name__} has no summaries of vertices")
 
-    def _run(self, function: nn.Module, *arguments: object) -> Any:
+    @abstractmethod
+    def along(self, old: States, way: Way) -> list[Tensor]:
+        """Positional encodings along the edges of one connection, if there are any."""
+
+    def gather(
+        self,
+        old: States,
+        layer: int,
+        message: Callable[..., Tensor],
+        vertex: Callable[[int], Tensor],
+        edge: Callable[[int], Edge],
+        *,
+        back: bool = False,
+    ) -> Tensor:
+        """Messages (B, n, h) that one layer receives; they move as vertex times edge.
+
+        Arguments:
+            old: All states.
+            layer: The layer.
+            message: Computes their sum along one connection.
+            vertex, edge: The states that are sent, and those of the edges.
+            back: From the targets of connections to their sources.
+        """
+        a = old.symmetry.architecture
+        found, count = [], 0
+        for c in (a.outgoing if back else a.incoming)[layer]:
+            way = Way(old.symmetry, c, back)
+            y = sent(old, way, vertex)
+            if y is None:
+                continue
+            e = edge(c)
+            found.append(self._run(message, way, y, e, self.along(old, way)))
+            count += e.edges[1 if way.to == SOURCE else 2]
+        if not found:
+            return torch.zeros_like(vertex(layer))
+        total = sum_of(found)
+        return total / count if self.style.aggregate == "mean" else total
+
+    def _run(self, function: Callable[..., Any], *arguments: object) -> Any:
         if not self.style.checkpointing:
             return function(*arguments)
         with recomputing():
@@ -160,17 +133,15 @@ class GraphLayer(PassingLayer):
     """
 
     messages = 1
-    duals = False
     outer = False
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
-        self.message = style.message()
-        self.update = self._update(self.messages)
+        self.message = Message(style)
+        self.update = Update(style, messages=self.messages, duals=self.duals)
         if edges:
-            states, products = self._widths()
-            self.invariant = VertexInvariant(style.vertex_groups, states, style.width, style.nets, contexts=products)
-            self.edge_update = style.edge_update(outer=self.outer)
+            self.invariant = VertexInvariant(style, duals=self.duals)
+            self.edge_update = EdgeUpdate(style, outer=self.outer)
 
     def e(self, step: Iteration, connection: int) -> Edge:
         return self._edge(step, connection, step.old.e(connection), self.edge_update if self.edges else None)
@@ -180,40 +151,12 @@ class GraphLayer(PassingLayer):
         return y
 
     def vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
-        """The states of a vertex and the invariants that go with them."""
+        """The states of a vertex and their invariants."""
         return [old.x(layer)], []
 
     def inverse(self, old: States, layer: int) -> Tensor | None:
         """The state of a layer that moves as 1/q, if there is one."""
         return None
-
-    # -- parts -------------------------------------------------------------------------------------------------
-
-    def gather(
-        self,
-        old: States,
-        layer: int,
-        message: Message,
-        vertex: Callable[[int], Tensor],
-        edge: Callable[[int], Edge],
-        *,
-        back: bool = False,
-    ) -> Tensor:
-        """Messages (B, n, h) that one layer receives, along the connections or back; they move as vertex times edge."""
-        a = old.symmetry.architecture
-        found, count = [], 0
-        for c in (a.outgoing if back else a.incoming)[layer]:
-            way = Way(old.symmetry, c, back)
-            y = sent(old, way, vertex)
-            if y is None:
-                continue
-            e = edge(c)
-            found.append(self._run(message, way, y, e, self._along_edge(old, c)))
-            count += e.edges[1 if way.to == SOURCE else 2]
-        if not found:
-            return torch.zeros_like(vertex(layer))
-        total = sum_of(found)
-        return total / count if self.style.aggregate == "mean" else total
 
     def _edge(self, step: Iteration, connection: int, e: Edge, update: EdgeUpdate | None) -> Edge:
         if update is None:
@@ -224,30 +167,16 @@ class GraphLayer(PassingLayer):
         inverse = self.inverse(step.old, c.source)
         outer = None if inverse is None else (step.old.x(c.target), inverse)
         invariants = step.summary(c.target), step.summary(c.source)
-        along = self._along_edge(step, connection)
+        along = self.along(step, Way(symmetry, connection))
         new: Edge = self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
         return new
 
-    def _widths(self) -> tuple[list[int], list[int]]:
-        """Of what `vertex` gives."""
-        w = self.style.width
-        return ([w, w], [w]) if self.duals else ([w], [])
-
-    def _update(self, messages: int) -> Update:
-        (_, *companions), products = self._widths()
-        return Update(
-            self.style.vertex_groups,
-            self.style.width,
-            self.style.nets,
-            messages=messages,
-            contexts=[*self.style.along_vertex, *products],
-            companions=companions,
-        )
-
-    def _along_edge(self, old: States, connection: int) -> list[Tensor]:
+    def along(self, old: States, way: Way) -> list[Tensor]:
+        """Encodings of the targets and of the sources of edges, whichever way messages go."""
         if not self.style.positions:
             return []
-        c, p = old.symmetry.architecture.connections[connection], old.positions
+        connection, p = way.connection, old.positions
+        c = old.symmetry.architecture.connections[connection]
         if isinstance(old.symmetry.architecture.layers[c.target].combine, Attention):
             # Queries and keys need not have their target's size, nor meet its neurons one by one.
             size = old.symmetry.ranges(connection)[0].size
@@ -295,6 +224,19 @@ class Iteration(States):
         """An invariant vector (B, n, h) of every old vertex, for the edges."""
         return self.layer.summary(self.old, layer)
 
+    def settle(self, name: str, index: int) -> None:
+        """Let go of the old states of edges that all their readers have read, where no gradient will need them."""
+        if torch.is_grad_enabled() or name == "summary":
+            return
+        a = self.symmetry.architecture
+        for c in (index,) if name in ("e", "r") else (*a.incoming[index], *a.outgoing[index]):
+            source, target = a.connections[c].source, a.connections[c].target
+            readers = [("x", source), ("x", target), *([("d", source)] if self.layer.duals else [])]
+            if all(reader in self.found for reader in readers):
+                for kind in ("e", "r"):
+                    if (kind, c) in self.found:
+                        self.old.found.pop((kind, c), None)
+
     def _dropped(self, x: Tensor) -> Tensor:
         rate = self.layer.style.state_dropout
         return F.dropout(x, rate) if rate and self.layer.training else x
@@ -314,10 +256,10 @@ class ForwardLayer(GraphLayer):
 
 
 class SharedLayer(GraphLayer):
-    r"""Messages both ways along the same edges: ScaleGMN-B for signs.
+    r"""Messages in both directions along the same edges: ScaleGMN-B for signs.
 
-    Edges also see \(x_t \otimes x_s\), which for signs moves as they do; a gradient has this form. Updates begin as
-    those of the forward variant: what comes back is multiplied by zeros until training finds a use for it.
+    Edges also see \(x_t \otimes x_s\), which for signs moves as they do; a gradient has this form. Updates start as
+    those of the forward variant: backward messages are multiplied by zeros at first.
 
     >>> from scalegmn.nn.forms import Ours
     >>> Ours.layers["shared"] is SharedLayer
@@ -329,7 +271,7 @@ class SharedLayer(GraphLayer):
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
-        self.backward_message = style.message()
+        self.backward_message = Message(style)
         self.lift = nn.Linear(style.width, style.width, bias=False)
         self.update.ignore(slice(2 * style.width, 3 * style.width))
 
@@ -346,7 +288,7 @@ class SharedLayer(GraphLayer):
 
 
 class ReciprocalLayer(GraphLayer):
-    """Messages back along edges that start from 1/w: ScaleGMN-B for positive scales as in the paper.
+    """Backward messages along edges that start from 1/w: ScaleGMN-B for positive scales as in the paper.
 
     >>> from scalegmn.nn.forms import Ours
     >>> Ours.layers["reciprocal"] is ReciprocalLayer
@@ -357,9 +299,9 @@ class ReciprocalLayer(GraphLayer):
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
-        self.backward_message = style.message()
+        self.backward_message = Message(style)
         if edges:
-            self.backward_edge_update = style.edge_update()
+            self.backward_edge_update = EdgeUpdate(style)
 
     def x(self, old: States, layer: int) -> Tensor:
         fw = self.gather(old, layer, self.message, old.x, old.e)
@@ -386,8 +328,8 @@ class DualLayer(GraphLayer):
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
-        self.dual_message = style.message()
-        self.dual_update = self._update(1)
+        self.dual_message = Message(style)
+        self.dual_update = Update(style, messages=1, duals=True)
         self.lift = nn.Linear(style.width, style.width, bias=False)
 
     def x(self, old: States, layer: int) -> Tensor:

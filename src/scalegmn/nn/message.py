@@ -6,17 +6,16 @@ no symmetry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from ..core.groups import Group
 from ..native.formula import Edge
-from .invariant import Product
-from .nets import Nets
-from .scale import RescaleEquivariant, start_at_one, start_linear
+from .invariant import GatedProduct
+from .scale import RescaleEquivariant, ScaleEquivariant, ScaleInvariants, start_linear
+from .style import Style
 from .symmetry import Symmetry, Way
 
 
@@ -27,39 +26,28 @@ class Message(nn.Module):
     \(\mathrm{MLP}(\mathsf{ReScaleEq}(y, e))\).
 
     Arguments:
-        groups: Groups of the receivers.
-        width: Of all states.
-        contexts: Widths of positional encodings.
-        hidden: As in `ScaleInvariant`.
-        nets: What all nets have in common.
+        style: What all functions have in common.
 
     >>> from scalegmn.core.architecture import Architecture
     >>> from scalegmn.core.groups import Sign
     >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "tanh"))
-    >>> message = Message((Sign,), 4, Nets(), contexts=[])
+    >>> message = Message(Style((Sign,), (Sign,), 4))
     >>> message(Way(symmetry, 0), torch.randn(5, 2, 4), Edge(torch.randn(5, 8, 2, 4)), []).shape
     torch.Size([5, 8, 4])
     """
 
-    def __init__(
-        self,
-        groups: Iterable[Group],
-        width: int,
-        nets: Nets,
-        *,
-        contexts: Sequence[int],
-        hidden: int | None = None,
-    ) -> None:
+    def __init__(self, style: Style) -> None:
         super().__init__()
-        self.rescale = RescaleEquivariant(width, width, width)
-        self.hidden = nets.equivariant(groups, width, width, contexts=contexts, hidden=hidden)
-        self.fixed = nets.mlp(width + sum(contexts), width)
+        w, nets, contexts = style.width, style.nets, style.along_edge
+        self.rescale = RescaleEquivariant(w, w, w)
+        self.hidden = ScaleEquivariant(style.vertex_groups, w, w, nets, contexts=contexts, hidden=style.gate)
+        self.fixed = nets.mlp(w + sum(contexts), w)
 
     def forward(self, way: Way, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Tensor:
         """The sum of all messages along one connection (B, n, h).
 
         Arguments:
-            way: Which edges, and which way.
+            way: The edges, and the direction.
             y: States of the senders (B, n, h).
             e: Edge states.
             contexts: Positional encodings along the edges.
@@ -74,40 +62,30 @@ class Update(nn.Module):
     r"""\(\mathrm{UPD}_V(x, m, p) = \mathsf{AugScaleEq}([x, m], p)\); plain MLPs for input and output neurons.
 
     Arguments:
-        groups: Groups of the hidden neurons.
-        width: Of all states.
-        nets: What all nets have in common.
+        style: What all functions have in common.
         messages: Number of messages that are concatenated with x.
-        contexts: Widths of positional encodings and other invariants.
-        companions: Widths of further states with the same sign, such as the dual state.
+        duals: Whether there is a dual state beside x; the invariant nets see both and their product.
 
     >>> from scalegmn import Architecture
     >>> from scalegmn.core.groups import Sign
-    >>> update = Update((Sign,), 4, Nets(), messages=1, contexts=[])
+    >>> update = Update(Style((Sign,), (Sign,), 4), messages=1)
     >>> x, m = torch.randn(2, 5, 8, 4)
     >>> update(Symmetry.full(Architecture.mlp([2, 8, 1], "tanh")), 1, [x, m], []).shape
     torch.Size([5, 8, 4])
     """
 
-    def __init__(
-        self,
-        groups: Iterable[Group],
-        width: int,
-        nets: Nets,
-        *,
-        messages: int,
-        contexts: Sequence[int],
-        companions: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, style: Style, *, messages: int, duals: bool = False) -> None:
         super().__init__()
-        inputs = (1 + messages) * width
-        self.hidden = nets.equivariant(groups, inputs, width, contexts=contexts, companions=companions)
+        w, nets, inputs = style.width, style.nets, (1 + messages) * style.width
+        companions = [w] if duals else []
+        contexts = [*style.along_vertex, *companions]
+        self.hidden = ScaleEquivariant(style.vertex_groups, inputs, w, nets, contexts=contexts, companions=companions)
         fixed = inputs + sum(contexts) + sum(companions)
-        self.input = nets.mlp(fixed, width)
-        self.output = nets.mlp(fixed, width)
+        self.input = nets.mlp(fixed, w)
+        self.output = nets.mlp(fixed, w)
 
     def ignore(self, columns: slice) -> None:
-        """Begin as if these entries of [x, m] were not there; training brings them in."""
+        """Start as if these entries of [x, m] were not there; training can bring them in."""
         maps = ("hidden.gamma.0.weight", ".first.0.weight", "input.first.weight", "output.first.weight")
         with torch.no_grad():
             for name, weight in self.named_parameters():
@@ -137,33 +115,24 @@ class VertexInvariant(nn.Module):
     r"""An invariant vector per neuron: \(\mathsf{ScaleInv}(x)\), and an MLP of x for input and output neurons.
 
     Arguments:
-        groups: Groups of the hidden neurons.
-        states: Widths of the states: x, and d where there is a dual stream.
-        width: Of the result.
-        nets: What all nets have in common.
-        contexts: Widths of further invariants.
+        style: What all functions have in common.
+        duals: Whether there is a dual state d beside x; then their product is a further argument.
 
     >>> from scalegmn import Architecture
     >>> sine = Architecture.mlp([2, 8, 1], "sine")
-    >>> f, x = VertexInvariant(sine.groups[1:2], [4], 4, Nets()), torch.randn(5, 8, 4)
+    >>> f, x = VertexInvariant(Style(sine.groups[1:2], (), 4)), torch.randn(5, 8, 4)
     >>> torch.allclose(f(Symmetry.full(sine), 1, [-x]), f(Symmetry.full(sine), 1, [x]), atol=1e-5)
     True
     """
 
-    def __init__(
-        self,
-        groups: Iterable[Group],
-        states: Sequence[int],
-        width: int,
-        nets: Nets,
-        *,
-        contexts: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, style: Style, *, duals: bool = False) -> None:
         super().__init__()
-        self.hidden = nets.invariants(groups, states, width, contexts=contexts)
+        w, nets = style.width, style.nets
+        states, contexts = ([w, w], [w]) if duals else ([w], [])
+        self.hidden = ScaleInvariants(style.vertex_groups, states, w, nets, contexts=contexts)
         inputs = sum(states) + sum(contexts)
-        self.input = nets.mlp(inputs, width)
-        self.output = nets.mlp(inputs, width)
+        self.input = nets.mlp(inputs, w)
+        self.output = nets.mlp(inputs, w)
 
     def forward(
         self, symmetry: Symmetry, layer: int, states: Sequence[Tensor], contexts: Sequence[Tensor] = ()
@@ -186,41 +155,29 @@ class EdgeUpdate(nn.Module):
     \((\Gamma e + \Gamma_x x_t \odot \phi(\Gamma_d d_s)) \odot \rho(\tilde e, \mathsf{ScaleInv}(x_t, x_s))\).
 
     Arguments:
-        groups: Groups of the edges.
-        width: Of all states.
-        contexts: Widths of positional encodings.
-        outer: Whether there are such states.
-        hidden: As in `ScaleInvariant`.
-        nets: What all nets have in common; further layers of theirs see e only.
+        style: What all functions have in common; in deeper nets, further layers see e only.
+        outer: Whether there are such states d.
 
     >>> from scalegmn import Architecture
     >>> siren = Symmetry.full(Architecture.mlp([2, 8, 1], "sine"))
-    >>> update = EdgeUpdate(siren.groups[1:2], 4, Nets(), contexts=[])
+    >>> update = EdgeUpdate(Style((), siren.groups[1:2], 4))
     >>> e, ends = Edge(torch.randn(5, 8, 2, 4)), (torch.randn(5, 8, 4), torch.randn(5, 2, 4))
     >>> update(siren, 0, e, ends, []).dense().shape
     torch.Size([5, 8, 2, 4])
     """
 
-    def __init__(
-        self,
-        groups: Iterable[Group],
-        width: int,
-        nets: Nets,
-        *,
-        contexts: Sequence[int],
-        outer: bool = False,
-        hidden: int | None = None,
-    ) -> None:
+    def __init__(self, style: Style, *, outer: bool = False) -> None:
         super().__init__()
-        self.gamma = nn.Linear(width, width, bias=False)
-        self.outer = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2 * outer))
-        contexts = [width, width, *contexts]
-        self.invariant = nets.invariants(groups, [width], width, contexts=contexts, hidden=hidden)
+        w, nets, groups, hidden = style.width, style.nets, style.edge_groups, style.gate
+        self.gamma = nn.Linear(w, w, bias=False)
+        self.outer = nn.ModuleList(nn.Linear(w, w, bias=False) for _ in range(2 * outer))
+        contexts = [w, w, *style.along_edge]
+        self.invariant = ScaleInvariants(groups, [w], w, nets, contexts=contexts, hidden=hidden)
         further = replace(nets, depth=nets.depth - 1)
-        self.further = further.equivariant(groups, width, width, contexts=contexts, hidden=hidden)
+        self.further = ScaleEquivariant(groups, w, w, further, contexts=contexts, hidden=hidden)
         for linear in (self.gamma, *self.outer):
             start_linear(linear)
-        start_at_one(self.invariant)
+        self.invariant.start_at_one()
 
     def forward(
         self,
@@ -235,7 +192,7 @@ class EdgeUpdate(nn.Module):
         """The new state (B, n_t, n_s, h) of the edges of one connection.
 
         Arguments:
-            symmetry, connection: Which edges.
+            symmetry, connection: The edges.
             e: Their state.
             invariants: Of the target (B, n_t, h) and of the source (B, n_s, h).
             contexts: Positional encodings along the edges.
@@ -247,7 +204,7 @@ class EdgeUpdate(nn.Module):
             lift = symmetry.phis[symmetry.architecture.connections[connection].source]
             outer = symmetry.outer(connection, self.outer[0](outer[0]), lift(self.outer[1](outer[1])))
         group, deep = symmetry.edge_group(connection), len(self.further.gamma) > 0
-        first = Product(self.gamma.weight, e, along, outer=outer, residual=skip and not deep)
+        first = GatedProduct(self.gamma.weight, e, along, outer=outer, residual=skip and not deep)
         new = self.invariant[group].times(first)
         if deep:
             new = self.further.on_edges(group, Edge(new), along)

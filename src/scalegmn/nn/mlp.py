@@ -13,7 +13,7 @@ from .edges import laid
 
 
 class LayerNorm(nn.LayerNorm):
-    """The same with gradients that do not depend on the number of threads: torch sums those of its own by thread.
+    """LayerNorm with gradients that do not depend on the number of threads, unlike torch's own.
 
     >>> import torch
     >>> x = torch.randn(5, 8)
@@ -33,7 +33,7 @@ class MLP(nn.Module):
     Arguments:
         inputs: Width of the input.
         outputs: Width of the output.
-        hidden: Width of the hidden layer; that of the output where omitted.
+        hidden: Width of the hidden layer; that of the output if omitted.
         dropout: Probability of dropping a hidden unit.
 
     >>> import torch
@@ -50,7 +50,7 @@ class MLP(nn.Module):
         self.last = nn.Linear(hidden, outputs)
 
     def hidden(self, x: Tensor) -> Tensor:
-        """What comes just before the last map."""
+        """The hidden units before the last map."""
         h: Tensor = self.dropout(F.silu(self.norm(self.first(x))))
         return h
 
@@ -60,10 +60,12 @@ class MLP(nn.Module):
         return y.view(*x.shape[:-1], self.last.out_features)
 
     def on_edges(self, x: Edge, contexts: Sequence[Tensor] = (), *, reduce: int = NONE) -> Tensor:
-        """The same of vectors on edges (B, n_t, n_s, k) and contexts that broadcast along them, or its sum to one end.
+        """The same for vectors on edges (B, n_t, n_s, k) and contexts that broadcast along them, or the sum at one end.
 
         The first map is applied to the vertices that contexts belong to, not to every edge.
         """
+        if not contexts:
+            return net(None, self.gate(), x, reduce=reduce)
         rest = [c.shape[-1] for c in contexts]
         first, *maps = self.first.weight.split([self.first.in_features - sum(rest), *rest], 1)
         along = (F.linear(c, m) for c, m in zip(contexts, maps, strict=True))
@@ -71,7 +73,7 @@ class MLP(nn.Module):
         return net(None, self.gate()._replace(first=first), x, Ends(target, source), more, reduce=reduce)
 
     def gate(self) -> Gate:
-        """The net as the operator takes it."""
+        """The net in the form that the operator takes."""
         norm, last = self.norm, self.last
         return Gate(
             *(self.first.weight, self.first.bias, norm.weight, norm.bias, last.weight, last.bias, norm.eps),

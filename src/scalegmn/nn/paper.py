@@ -1,12 +1,13 @@
-r"""One iteration of message passing as the paper prints it (section 5, A.1.2 to A.1.4 and A.2).
+r"""One iteration of message passing as printed in the paper (section 5, A.1.2 to A.1.4 and A.2).
 
-For all of them p are positional encodings, of the receiver, of the sender and of the edge, where there are any.
+In all of them p are positional encodings of the receiver, of the sender and of the edge, if there are any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,16 @@ from ..core.activations import Phi
 from ..core.architecture import Architecture
 from ..core.groups import Group, Trivial
 from ..core.networks import Networks
-from ..native.formula import SOURCE, TARGET, Edge
+from ..native.formula import TARGET, Edge
 from .encoding import FirstStates, reciprocal
-from .invariant import PaperInvariant, sum_of
+from .invariant import Along, PaperInvariant
 from .kernels import kernel_shape, pad_kernel
-from .layers import Iteration, PassingLayer, Style
+from .layers import Iteration, PassingLayer
 from .message import Update
-from .nets import Nets
-from .scale import RescaleEquivariant
+from .scale import RescaleEquivariant, ScaleEquivariant, ScaleInvariants
 from .spec import EdgeRule, Rescaling
 from .states import States
+from .style import Nets, Style
 from .symmetry import Symmetry, Way
 
 
@@ -37,7 +38,7 @@ class PaperStyle:
         rescale: How vertices and edges are joined.
         edge_rule: What edges see of their ends.
         neighbours_only: Whether messages leave out the central vertex.
-        edge_positions: Whether positional encodings of edges enter messages and updates too.
+        edge_positions: Whether positional encodings of edges also enter messages and updates.
 
     >>> from scalegmn.core.groups import Sign
     >>> style = PaperStyle(Style((Sign,), (Sign,), 4))
@@ -65,7 +66,7 @@ class PaperStyle:
 
 
 class Hadamard(RescaleEquivariant):
-    """`RescaleEquivariant` by the name that it shares with `Outer`.
+    """`RescaleEquivariant` with the same interface as `Outer`.
 
     >>> issubclass(Hadamard, RescaleEquivariant)
     True
@@ -95,7 +96,7 @@ class Outer(nn.Module):
 
     def __init__(self, groups: Sequence[Group], width: int, nets: Nets, *, hidden: int | None) -> None:
         super().__init__()
-        self.product = nets.equivariant(groups, width * width, width, hidden=hidden)
+        self.product = ScaleEquivariant(groups, width * width, width, nets, hidden=hidden)
 
     def of(self, group: Group, y: Tensor, e: Edge, *, lift: Phi, by_target: bool) -> Edge:
         """Apply to all edges of a connection; arguments as in `RescaleEquivariant`."""
@@ -117,7 +118,7 @@ class PaperMessage(nn.Module):
     >>> from scalegmn.core.architecture import Architecture
     >>> way = Way(Symmetry.full(Architecture.mlp([2, 8, 1], "tanh")), 0)
     >>> x, y, e = torch.randn(5, 8, 4), torch.randn(5, 2, 4), Edge(torch.randn(5, 8, 2, 4))
-    >>> PaperMessage(style)(way, x, y, e, []).shape
+    >>> PaperMessage(style)(x, way, y, e, []).shape
     torch.Size([5, 8, 4])
     """
 
@@ -127,21 +128,23 @@ class PaperMessage(nn.Module):
         width, groups, nets = style.common.width, style.common.vertex_groups, style.common.nets
         self.rescale = style.rescaling([*groups, Trivial])
         inputs = width if style.neighbours_only else 2 * width
-        self.hidden = nets.equivariant(groups, inputs, width, contexts=style.contexts, hidden=style.common.gate)
-        self.fixed = nets.mlp(inputs + sum(style.contexts), width)
+        contexts, gate = style.contexts, style.common.gate
+        self.hidden = ScaleEquivariant(groups, inputs, width, nets, contexts=contexts, hidden=gate)
+        self.fixed = nets.mlp(inputs + sum(contexts), width)
 
-    def forward(self, way: Way, x: Tensor, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, way: Way, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Tensor:
         """The sum of all messages along one connection (B, n, h).
 
         Arguments:
-            way: Which edges, and which way.
-            x, y: States (B, n, h) of the layers that receive and send.
+            x: States (B, n, h) of the receiving layer.
+            way: The edges, and the direction.
+            y: States (B, n, h) of the senders.
             e: Edge states.
             contexts: Positional encodings along the edges.
         """
         hidden = way.symmetry.is_hidden(way.receiver)
         group = way.symmetry.groups[way.receiver] if hidden else Trivial
-        joined = self.rescale.of(group, way.leaving(y), e, lift=way.lift, by_target=way.by_target)
+        joined = self.rescale.of(group, y, e, lift=way.lift, by_target=way.by_target)
         if not self.neighbours_only:
             m = joined.dense()
             joined = Edge(torch.cat([way.receivers(x).expand(*m.shape[:-1], -1), m], -1))
@@ -165,16 +168,18 @@ class InvariantEdgeUpdate(nn.Module):
     def __init__(self, style: PaperStyle) -> None:
         super().__init__()
         w, groups, nets, gate = style.common.width, style.common.edge_groups, style.common.nets, style.common.gate
-        self.ends = nets.invariants(groups, [w, w], w, hidden=gate)
-        self.edge = nets.equivariant(groups, w, w, contexts=[w, *style.contexts], hidden=gate)
+        self.ends = ScaleInvariants(groups, [w, w], w, nets, hidden=gate)
+        self.edge = ScaleEquivariant(groups, w, w, nets, contexts=[w, *style.contexts], hidden=gate)
 
     def forward(self, way: Way, x: Tensor, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Edge:
-        """The new state (B, n_t, n_s, h) of edges; arguments as in `PaperMessage`."""
+        """The new state (B, n_t, n_s, h) of edges; x and y are the states (B, n, h) of the layers at their ends."""
         group = way.symmetry.edge_group(way.connection)
         ends = self.ends[group]
         assert isinstance(ends, PaperInvariant)
-        invariant = ends.along([way.receivers(x), way.senders(y)], e.edges)
-        return Edge(self.edge.on_edges(group, e, [invariant, *contexts]))
+        invariant = Along(ends, [way.receivers(x), way.senders(y)], e.edges)
+        # Several layers of the net see the same invariant, dropout included.
+        several = len(self.edge.gamma) > 1
+        return Edge(self.edge.on_edges(group, e, [ends.along(*invariant[1:]) if several else invariant, *contexts]))
 
 
 class ReciprocalEdgeUpdate(nn.Module):
@@ -193,10 +198,10 @@ class ReciprocalEdgeUpdate(nn.Module):
         super().__init__()
         w, groups, nets, gate = style.common.width, style.common.edge_groups, style.common.nets, style.common.gate
         self.rescale = style.rescaling(groups)
-        self.edge = nets.equivariant(groups, 2 * w, w, contexts=style.contexts, hidden=gate)
+        self.edge = ScaleEquivariant(groups, 2 * w, w, nets, contexts=style.contexts, hidden=gate)
 
     def forward(self, way: Way, x: Tensor, y: Tensor, e: Edge, contexts: Sequence[Tensor]) -> Edge:
-        """The new state (B, n_t, n_s, h) of edges; arguments as in `PaperMessage`."""
+        """The new state (B, n_t, n_s, h) of edges; x and y are the states (B, n, h) of the layers at their ends."""
         group = way.symmetry.edge_group(way.connection)
         by_target = way.to == TARGET
         inverse = Edge(reciprocal(way.senders(way.lift(y))).expand(*e.edges, -1))
@@ -213,7 +218,7 @@ class PaperLayer(PassingLayer):
 
     Arguments:
         style, edges: As in `PassingLayer`.
-        messages: How many a vertex receives: 2 if they also go back.
+        messages: How many messages a vertex receives: 2 if they also go backwards.
 
     >>> from scalegmn.core.groups import Sign
     >>> style = PaperStyle(Style((Sign,), (Sign,), 4))
@@ -226,9 +231,7 @@ class PaperLayer(PassingLayer):
         super().__init__(common, edges=edges)
         self.paper = style
         self.message = PaperMessage(style)
-        self.update = Update(
-            common.vertex_groups, common.width, common.nets, messages=messages, contexts=common.along_vertex
-        )
+        self.update = Update(common, messages=messages)
         self.edge_update = self.update_of_edges()
 
     def update_of_edges(self) -> EdgeUpdates | None:
@@ -239,22 +242,6 @@ class PaperLayer(PassingLayer):
 
     def e(self, step: Iteration, connection: int) -> Edge:
         return self.updated(step, Way(step.symmetry, connection), step.old.e(connection), self.edge_update)
-
-    def gather(
-        self, old: States, layer: int, message: PaperMessage, *, back: bool = False, inverse: bool = False
-    ) -> Tensor:
-        """Messages (B, n, h) that one layer receives, along the connections or back, there on inverse edges."""
-        a = old.symmetry.architecture
-        found, count = [], 0
-        for c in (a.outgoing if back else a.incoming)[layer]:
-            way = Way(old.symmetry, c, back)
-            e = old.r(c) if inverse else old.e(c)
-            found.append(self._run(message, way, old.x(layer), old.x(way.sender), e, self.along(old, way)))
-            count += e.edges[1 if way.to == SOURCE else 2]
-        if not found:
-            return torch.zeros_like(old.x(layer))
-        total = sum_of(found)
-        return total / count if self.style.aggregate == "mean" else total
 
     def updated(self, step: Iteration, way: Way, e: Edge, update: EdgeUpdates | None) -> Edge:
         """New states of edges."""
@@ -284,12 +271,12 @@ class PaperForward(PaperLayer):
         super().__init__(style, edges=edges, messages=1)
 
     def x(self, old: States, layer: int) -> Tensor:
-        m = self.gather(old, layer, self.message)
+        m = self.gather(old, layer, partial(self.message, old.x(layer)), old.x, old.e)
         return self._updated(self.update, old, layer, [old.x(layer), m])
 
 
 class PaperShared(PaperLayer):
-    """Messages both ways along the same edges: ScaleGMN-B for signs, where 1/q = q.
+    """Messages in both directions along the same edges: ScaleGMN-B for signs, where 1/q = q.
 
     >>> issubclass(PaperShared, PaperLayer)
     True
@@ -300,27 +287,29 @@ class PaperShared(PaperLayer):
         self.backward_message = PaperMessage(style)
 
     def x(self, old: States, layer: int) -> Tensor:
-        forward = self.gather(old, layer, self.message)
-        backward = self.gather(old, layer, self.backward_message, back=True)
-        return self._updated(self.update, old, layer, [old.x(layer), forward, backward])
+        x = old.x(layer)
+        forward = self.gather(old, layer, partial(self.message, x), old.x, old.e)
+        backward = self.gather(old, layer, partial(self.backward_message, x), old.x, self.way_back(old), back=True)
+        return self._updated(self.update, old, layer, [x, forward, backward])
+
+    def way_back(self, old: States) -> Callable[[int], Edge]:
+        """The edges of backward messages."""
+        return old.e
 
 
-class PaperReciprocal(PaperLayer):
-    """Messages back along edges of their own, which start from 1/w: ScaleGMN-B for positive scales.
+class PaperReciprocal(PaperShared):
+    """Backward messages along edges of their own, which start from 1/w: ScaleGMN-B for positive scales.
 
     >>> issubclass(PaperReciprocal, PaperLayer)
     True
     """
 
     def __init__(self, style: PaperStyle, *, edges: bool) -> None:
-        super().__init__(style, edges=edges, messages=2)
-        self.backward_message = PaperMessage(style)
+        super().__init__(style, edges=edges)
         self.backward_edge_update = self.update_of_edges()
 
-    def x(self, old: States, layer: int) -> Tensor:
-        forward = self.gather(old, layer, self.message)
-        backward = self.gather(old, layer, self.backward_message, back=True, inverse=True)
-        return self._updated(self.update, old, layer, [old.x(layer), forward, backward])
+    def way_back(self, old: States) -> Callable[[int], Edge]:
+        return old.r
 
     def r(self, step: Iteration, connection: int) -> Edge:
         way = Way(step.symmetry, connection, back=True)
@@ -333,37 +322,19 @@ class PaperInit(FirstStates):
     \(\mathrm{INIT}_E(w) = \Gamma_E w\); with edge positions \(\mathrm{INIT}_E(w, p) = \mathsf{AugScaleEq}(w, p)\).
 
     Arguments:
-        architectures, groups, width, nets, features, positions, edge_positions: As in `FirstStates`.
-        edge_groups: Groups of edges.
+        architectures, style, features, edge_positions: As in `FirstStates`.
 
     >>> issubclass(PaperInit, FirstStates)
     True
     """
 
     def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        groups: tuple[Group, ...],
-        width: int,
-        nets: Nets,
-        *,
-        features: int,
-        positions: int,
-        edge_positions: bool,
-        edge_groups: tuple[Group, ...],
+        self, architectures: Sequence[Architecture], style: Style, *, features: int, edge_positions: bool
     ) -> None:
-        super().__init__(
-            architectures,
-            groups,
-            width,
-            nets,
-            features=features,
-            positions=positions,
-            edge_positions=edge_positions,
-            linear=not edge_positions,
-        )
-        inputs = self.kernels.size
-        self.edge_net = nets.equivariant(edge_groups, inputs, width, contexts=[width]) if edge_positions else None
+        linear = not edge_positions
+        super().__init__(architectures, style, features=features, edge_positions=edge_positions, linear=linear)
+        w, inputs = style.width, self.kernels.size
+        self.edge_net = None if linear else ScaleEquivariant(style.edge_groups, inputs, w, style.nets, contexts=[w])
 
     def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
         if self.edge_net is None or self.edge_positions is None:

@@ -1,4 +1,4 @@
-"""Probe features: what the neurons of a network say to learned inputs."""
+"""Probe features: the responses of a network's neurons to learned inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Probes(nn.Module):
     (Probing: Kofinas et al. 2024; Kahana et al. 2024.) Maps of convolutions are averaged over space.
 
     Arguments:
-        architectures: Which must agree in their inputs.
+        architectures: They must agree in their inputs.
         count: Number of inputs P.
         low, high: The range of the data, from which the first inputs are drawn.
         image: Spatial shape of the inputs, for convolutional networks.
@@ -78,7 +78,7 @@ class Probes(nn.Module):
         return self._scaled([*r.pre[:-1], r.post[-1]], self.gain, len(networks))
 
     def outputs(self, networks: Networks) -> list[Tensor]:
-        """Per layer (B, n, P): what neurons hand on, after their activations."""
+        """Per layer (B, n, P): the post-activations."""
         x = self.inputs.to(networks.dtype).unsqueeze(0)
         return self._scaled(respond(networks.architecture, networks.views, x).post, self.gain, len(networks))
 
@@ -87,10 +87,7 @@ class Probes(nn.Module):
         x = self.inputs.to(networks.dtype).unsqueeze(0)
         r, g = respond_with_gradients(networks.architecture, networks.views, x)
         batch = len(networks)
-        return (
-            self._scaled([*r.pre[:-1], r.post[-1]], self.gain, batch),
-            self._scaled(g, self.gradient_gain, batch),
-        )
+        return (self._scaled([*r.pre[:-1], r.post[-1]], self.gain, batch), self._scaled(g, self.gradient_gain, batch))
 
     def _scaled(self, values: Sequence[Tensor], gain: Tensor, batch: int) -> list[Tensor]:
         return [gain[i].to(v) * spatial_mean(v).expand(batch, -1, -1).transpose(1, 2) for i, v in enumerate(values)]

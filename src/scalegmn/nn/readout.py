@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from ..core.architecture import Architecture
 from .kernels import crop_kernel, kernel_shape, together
-from .layers import Style, pairing
+from .layers import pairing
 from .message import VertexInvariant
 from .mlp import LayerNorm
+from .scale import ScaleEquivariant
 from .states import States
+from .style import Style
 from .symmetry import Symmetry
 
 ReadoutKind = Literal["all", "output", "input+output"]
@@ -32,7 +34,7 @@ class Readout(nn.Module):
         style: Of the message passing.
         kind: What is read.
         duals: Whether there is a dual stream.
-        probes: Number of probes, whose answers are read too: directly, since message passing would only blur them.
+        probes: Number of probes; the networks' outputs at them are read directly, besides the states.
 
     >>> from scalegmn.core.networks import Networks
     >>> from scalegmn.nn.body import MessagePassing
@@ -45,13 +47,7 @@ class Readout(nn.Module):
     """
 
     def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        style: Style,
-        *,
-        kind: ReadoutKind,
-        duals: bool,
-        probes: int = 0,
+        self, architectures: Sequence[Architecture], style: Style, *, kind: ReadoutKind, duals: bool, probes: int = 0
     ) -> None:
         super().__init__()
         self.kind = kind
@@ -64,26 +60,20 @@ class Readout(nn.Module):
         w = style.width
         ends = sum(self.sizes) * w * (2 if duals else 1)
         if kind == "all":
-            self.invariant = VertexInvariant(
-                style.vertex_groups,
-                [w, w] if duals else [w],
-                w,
-                style.nets,
-                contexts=[w] if duals else [],
-            )
+            self.invariant = VertexInvariant(style, duals=duals)
             self.sets = style.nets.mlp(w, w)
             ends += w
         self.outputs = _ANSWERS * w if probes else w
-        self.answers = _hidden(probes * self.sizes[1], self.outputs, style.dropout) if probes else None
+        self.answers = _hidden(probes * self.sizes[1], self.outputs, style.nets.dropout) if probes else None
         if probes:
             ends += self.outputs
-        self.embedding = _hidden(ends, self.outputs, style.dropout)
+        self.embedding = _hidden(ends, self.outputs, style.nets.dropout)
 
     def extra_repr(self) -> str:
         return f"neurons: {self.kind}"
 
     def forward(self, states: States) -> Tensor:
-        """The invariant embedding (B, outputs): what comes before the last map of the MLP."""
+        """The invariant embedding (B, outputs), before the last map of the MLP."""
         symmetry = states.symmetry
         last = len(symmetry.architecture.layers) - 1
         parts = [self._end(states, last, self.sizes[1])]
@@ -98,7 +88,7 @@ class Readout(nn.Module):
         return embedding
 
     def _end(self, states: States, layer: int, size: int) -> Tensor:
-        """All neurons of the input or the output in a row, padded with zeros to the largest."""
+        """The concatenated states of all input or output neurons, padded with zeros to the largest."""
         x = torch.cat([states.x(layer), states.d(layer)], -1) if self.duals else states.x(layer)
         return self._padded(x, size)
 
@@ -146,8 +136,8 @@ class ParameterReadout(nn.Module):
         w, nets = style.width, style.nets
         self.kernel, self.copies = kernel, copies
         size = copies * math.prod(kernel)
-        self.weight = nets.equivariant(style.edge_groups, w, size, hidden=w)
-        self.bias = nets.equivariant(style.vertex_groups, w, copies, hidden=w)
+        self.weight = ScaleEquivariant(style.edge_groups, w, size, nets, hidden=w)
+        self.bias = ScaleEquivariant(style.vertex_groups, w, copies, nets, hidden=w)
         self.output_bias = nets.mlp(w, copies, hidden=w)
 
     def extra_repr(self) -> str:

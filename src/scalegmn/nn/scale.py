@@ -1,7 +1,7 @@
 r"""Scale equivariant and rescale equivariant nets (paper, section 5 and A.1.2).
 
-Groups are those of `scalegmn.core.groups`; every net holds one invariant part per group that it may meet and shares the
-rest.
+Groups are those of `scalegmn.core.groups`; every net has one invariant part for each group that may occur, and shares
+the rest.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ..core.activations import Phi
 from ..core.groups import Group
 from ..native.formula import NONE, Edge
-from .edges import apart, beside
-from .invariant import Invariant, Kind, PaperInvariant, Product, ScaleInvariant
-from .spec import SignRule
+from .edges import as_edges, as_vertices
+from .invariant import Along, GatedProduct, Invariant, LearnedInvariant
+from .style import Nets
 
 
 class ScaleInvariants(nn.Module):
@@ -23,8 +23,8 @@ class ScaleInvariants(nn.Module):
 
     Arguments:
         groups: The groups that it may meet.
-        inputs, outputs, contexts, hidden, sign, dropout: As in `ScaleInvariant`.
-        kind: Its class, which is that of one of the two forms.
+        inputs, outputs, contexts, hidden: As in `LearnedInvariant`.
+        nets: What all nets have in common.
 
     >>> import torch
     >>> from scalegmn.core.groups import Sign
@@ -38,20 +38,22 @@ class ScaleInvariants(nn.Module):
         groups: Iterable[Group],
         inputs: Sequence[int],
         outputs: int,
+        nets: Nets = Nets(),  # noqa: B008
         *,
         contexts: Sequence[int] = (),
         hidden: int | None = None,
-        sign: SignRule = "symmetrise",
-        dropout: float = 0.0,
-        kind: Kind = ScaleInvariant,
     ) -> None:
         super().__init__()
+        ordered = sorted(set(groups), key=lambda g: g.name)
         self.of = nn.ModuleDict(
-            {
-                g.name: kind(g, inputs, outputs, contexts=contexts, hidden=hidden, sign=sign, dropout=dropout)
-                for g in sorted(set(groups), key=lambda g: g.name)
-            }
+            {g.name: nets.invariant(g, inputs, outputs, contexts=contexts, hidden=hidden) for g in ordered}
         )
+
+    def start_at_one(self) -> None:
+        """Start near 1, for nets that multiply a state."""
+        for invariant in self.of.values():
+            assert isinstance(invariant, LearnedInvariant)
+            invariant.start_at_one()
 
     def forward(self, group: Group, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
         """Apply the net of `group`."""
@@ -78,10 +80,9 @@ class ScaleEquivariant(nn.Module):
         inputs: Width of x.
         outputs: Width of the result.
         contexts: Widths of the p.
-        companions: Widths of further vectors that inform the invariant nets: they share the sign of x's multiplier.
-        hidden, sign, dropout: As in `ScaleInvariant`.
-        depth: K.
-        kind: As in `ScaleInvariants`.
+        companions: Widths of further vectors for the invariant nets, which share the sign of x's multiplier.
+        hidden: As in `LearnedInvariant`.
+        nets: What all nets have in common; K is their depth.
 
     >>> import torch
     >>> from scalegmn.core.groups import Sign
@@ -95,63 +96,52 @@ class ScaleEquivariant(nn.Module):
         groups: Iterable[Group],
         inputs: int,
         outputs: int,
+        nets: Nets = Nets(),  # noqa: B008
         *,
         contexts: Sequence[int] = (),
         companions: Sequence[int] = (),
         hidden: int | None = None,
-        depth: int = 1,
-        sign: SignRule = "symmetrise",
-        dropout: float = 0.0,
-        kind: Kind = ScaleInvariant,
     ) -> None:
         super().__init__()
         groups = tuple(groups)
-        widths = [inputs] + [outputs] * depth
-        self.gamma = nn.ModuleList(nn.Linear(widths[k], outputs, bias=False) for k in range(depth))
+        widths = [inputs, *[outputs] * (nets.depth - 1)][: nets.depth]
+        self.gamma = nn.ModuleList(nn.Linear(width, outputs, bias=False) for width in widths)
         self.invariant = nn.ModuleList(
-            ScaleInvariants(
-                groups,
-                [widths[k], *companions],
-                outputs,
-                contexts=contexts,
-                hidden=hidden,
-                sign=sign,
-                dropout=dropout,
-                kind=kind,
-            )
-            for k in range(depth)
+            ScaleInvariants(groups, [width, *companions], outputs, nets, contexts=contexts, hidden=hidden)
+            for width in widths
         )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start near the linear map: Gamma keeps sizes and the invariant nets begin around 1."""
+        """Start near a linear map: Gamma keeps sizes and the invariant nets start near 1."""
         for gamma in self.gamma:
             start_linear(gamma)
         for invariants in self.invariant:
-            start_at_one(invariants)
+            assert isinstance(invariants, ScaleInvariants)
+            invariants.start_at_one()
 
     def forward(
         self, group: Group, x: Tensor, contexts: Sequence[Tensor] = (), companions: Sequence[Tensor] = ()
     ) -> Tensor:
         """Apply to vectors (..., n, inputs) of one group, with contexts (..., n, m_i)."""
-        y = self.on_edges(group, Edge(beside(x)), list(map(beside, contexts)), list(map(beside, companions)))
-        return apart(y, x)
+        y = self.on_edges(group, Edge(as_edges(x)), list(map(as_edges, contexts)), list(map(as_edges, companions)))
+        return as_vertices(y, x)
 
     def on_edges(
         self,
         group: Group,
         x: Edge,
-        contexts: Sequence[Tensor] = (),
+        contexts: Sequence[Tensor | Along] = (),
         companions: Sequence[Tensor] = (),
         *,
         reduce: int = NONE,
     ) -> Tensor:
-        """The same on edges (B, n_t, n_s, inputs), with contexts that broadcast; or its sum to one end."""
+        """The same on edges (B, n_t, n_s, inputs), with contexts that broadcast, or the sum at one end."""
         for gamma, invariants in zip(self.gamma, self.invariant, strict=True):
             assert isinstance(invariants, ScaleInvariants)
             assert isinstance(gamma, nn.Linear)
             end = reduce if gamma is self.gamma[-1] else NONE
-            y = invariants[group].times(Product(gamma.weight, x, contexts, companions, reduce=end))
+            y = invariants[group].times(GatedProduct(gamma.weight, x, contexts, companions, reduce=end))
             x = Edge(y)
         return y
 
@@ -198,12 +188,3 @@ def start_linear(linear: nn.Module) -> None:
     """Initialise a linear map so that it keeps the size of random vectors."""
     assert isinstance(linear, nn.Linear)
     nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
-
-
-def start_at_one(invariants: nn.Module) -> None:
-    """Initialise invariant nets that multiply a state so that they begin around 1."""
-    assert isinstance(invariants, ScaleInvariants)
-    for invariant in invariants.of.values():
-        assert isinstance(invariant, ScaleInvariant | PaperInvariant)
-        last = invariant.last if isinstance(invariant, ScaleInvariant) else invariant.rho.last
-        nn.init.ones_(last.bias)

@@ -1,11 +1,11 @@
-"""What a person chooses about message passing, in one frozen object."""
+"""The options of message passing, in one frozen object."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.spec import Count, Share, Spec
+from ..core.spec import Count, Depth, Share, Spec
 
 Flow = Literal["none", "shared", "reciprocal", "dual"]
 Backward = Flow | Literal["auto"]
@@ -28,7 +28,7 @@ class PassingSpec(Spec):
             `reciprocal` (as in the paper) for scales; `auto` chooses between `shared` and `dual`, in the paper's form
             between `shared` and `reciprocal`.
         edge_positions: Encode edges at the start.
-        positions_everywhere: Let positional encodings enter messages and updates too.
+        positions_everywhere: Let positional encodings also enter messages and updates.
         skip: Add the old state to the new in each iteration.
         gate: Width of the hidden layer in the invariant nets on edges, where most of the time goes; `width` where
             omitted.
@@ -40,8 +40,8 @@ class PassingSpec(Spec):
         form: `paper`, every equation as printed, or `ours` (docs/model.md says where they differ).
         depth: Number of layers K in scale equivariant nets.
         dropout_in: Where dropout acts: on hidden units of `mlps`, on vertex `states` after each iteration, or
-            `everywhere`; where omitted, in `mlps` in our form and on `states` in the paper's.
-        rescale: In the paper's form, how messages join a neighbour and an edge: `hadamard` product or `outer` product.
+            `everywhere`; if omitted, in `mlps` in our form and on `states` in the paper's.
+        rescale: In the paper's form, how messages combine a neighbour and an edge: `hadamard` or `outer` product.
         edge_rule: In the paper's form, what edges see of their ends: an `invariant` net, or the element-wise
             `reciprocal` of the source.
         neighbours_only: In the paper's form, leave the central vertex out of messages, as its experiments do.
@@ -51,7 +51,7 @@ class PassingSpec(Spec):
     """
 
     width: Count = 64
-    layers: Count = 4
+    layers: Depth = 4
     backward: Backward = "none"
     edge_positions: bool = False
     positions_everywhere: bool = False
@@ -63,7 +63,7 @@ class PassingSpec(Spec):
     edge_updates: bool = True
     checkpointing: bool = False
     form: FormName = "ours"
-    depth: Count = 1
+    depth: Depth = 1
     dropout_in: DropoutPlace | None = None
     rescale: Rescaling = "hadamard"
     edge_rule: EdgeRule = "invariant"

@@ -1,4 +1,4 @@
-"""What message passing carries from iteration to iteration, computed when it is asked for."""
+"""The states of message passing, computed when they are needed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Parts = tuple[Mapping[int, Tensor], Mapping[int, Tensor], Mapping[int, Edge], Ma
 
 
 class States(ABC):
-    """The states after some iterations. Who reads asks for what it reads; answers are kept for the forward pass.
+    """The states after some iterations. They are computed on request and kept for the forward pass.
 
     Arguments:
         symmetry: Of the networks' architecture.
         positions: Per layer, positional encodings (n, p).
-        answers: What the networks themselves say to the probes (B, n_L, P), not moving at all, if there are probes.
+        answers: The outputs of the networks at the probes (B, n_L, P), if there are probes; these do not move.
         edge_positions: Per connection, positional encodings that broadcast against (n_t, n_s, p), if edges have any.
 
     >>> import torch
@@ -64,15 +64,20 @@ class States(ABC):
     def r(self, connection: int) -> Edge:
         """Reciprocal edge states, moving as phi(q_s) / q_t."""
 
+    @abstractmethod
+    def settle(self, name: str, index: int) -> None:
+        """What happens once a state of a layer or connection has been computed."""
+
 
 def kept(compute: Callable[[S, int], T]) -> Callable[[S, int], T]:
-    """A method of states that computes each of its answers once."""
+    """A method of states that computes each of its results once."""
     name = compute.__name__
 
     @wraps(compute)
     def ask(states: S, index: int) -> T:
         if (name, index) not in states.found:
             states.found[name, index] = compute(states, index)
+            states.settle(name, index)
         answer: T = states.found[name, index]
         return answer
 
@@ -80,7 +85,7 @@ def kept(compute: Callable[[S, int], T]) -> Callable[[S, int], T]:
 
 
 class Given(States):
-    """States that are there already.
+    """States that are already computed.
 
     Arguments:
         symmetry, positions, answers, edge_positions: As in `States`.
@@ -117,3 +122,6 @@ class Given(States):
 
     def r(self, connection: int) -> Edge:
         return self.parts[3][connection]
+
+    def settle(self, name: str, index: int) -> None:
+        """Nothing: there is nothing before them to let go of."""

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..core.activations import Phi
 from ..core.architecture import Architecture, Conv, Product, Skip
 from ..core.groups import Group, Trivial, group
-from ..core.wiring import Span, spans
+from ..core.wiring import Neurons, spans
 from ..native.formula import SOURCE, TARGET
 
 
@@ -55,9 +55,9 @@ class Symmetry:
         return group(signs=source.signs or target.signs, scales=source.scales or target.scales)
 
     def everywhere(self, connection: int) -> bool:
-        """Whether edges join every source with every target, not only neurons of one number.
+        """Whether edges connect every source with every target, not only neurons of the same number.
 
-        Grouped convolutions have edges of weight zero between their groups; a factor of one neuron goes to all.
+        Grouped convolutions have edges of weight zero between their groups; a factor with one neuron goes to all.
         """
         c = self.architecture.connections[connection]
         size = self.architecture.layers[c.target].size
@@ -66,7 +66,7 @@ class Symmetry:
             return one and size > 1 and isinstance(self.architecture.layers[c.target].combine, Product)
         return c.dense or (isinstance(c.map, Conv) and c.groups < size)
 
-    def ranges(self, connection: int) -> tuple[Span, Span]:
+    def ranges(self, connection: int) -> tuple[Neurons, Neurons]:
         """The ranges of source and target that a connection joins."""
         return spans(self.architecture, self.architecture.connections[connection])
 
@@ -87,14 +87,14 @@ class Symmetry:
         return _part(x, target) * _part(d, source), torch.ones_like(d[:, :1])
 
 
-def _part(x: Tensor, span: Span) -> Tensor:
+def _part(x: Tensor, span: Neurons) -> Tensor:
     """Some neurons of (..., n, h)."""
     return x if x.shape[-2] == span.size else x.narrow(-2, span.start, span.size)
 
 
 @dataclass(frozen=True)
 class Way:
-    """A connection as messages go along it: from its source to its target, or back.
+    """A connection with a direction of messages: from its source to its target, or back.
 
     Arguments:
         symmetry: Of the architecture.
@@ -124,17 +124,17 @@ class Way:
 
     @property
     def lift(self) -> Phi:
-        """What makes states of the sender move as its post-activations; gradients on their way back need none."""
+        """The map that makes states of the sender move as its post-activations; backward messages need none."""
         return Phi() if self.back else self.symmetry.phis[self.sender]
 
     @property
     def by_target(self) -> bool:
-        """Whether senders lie along the targets of the edges: those of elementwise connections do both ways."""
+        """Whether senders are laid along the targets of the edges; for elementwise connections, in both directions."""
         return self.back or not self.symmetry.everywhere(self.connection)
 
     @property
     def to(self) -> int:
-        """The end of the edges where the receivers lie."""
+        """The end of the edges where the receivers are."""
         return SOURCE if self.back and self.symmetry.everywhere(self.connection) else TARGET
 
     def receivers(self, x: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class Way:
         return y if self.back and everywhere else _part(y, target if self.back else source)
 
     def arriving(self, m: Tensor) -> Tensor:
-        """What the receivers get (B, n, h), zero for the other neurons of their layer."""
+        """The messages to the receivers (B, n, h); zero for the other neurons of their layer."""
         size = self.symmetry.architecture.layers[self.receiver].size
         if m.shape[1] == size:
             return m

@@ -1,9 +1,9 @@
-r"""Products and attention: layers whose wires carry what the others say.
+r"""Products and attention: the edge states of wires come from the other factors.
 
 The edges of a wire into a product are the states of the other factors: with \(q_t = \phi(q_a) \phi(q_b)\) the edge
 from a moves as \(q_t / \phi(q_a) = \phi(q_b)\), as the post-activations of b do. In attention the edge of a value is
-the mean product of queries and keys over its head, which does not move, since \(\phi(q_q) \phi(q_k) = 1\); on the way
-back queries hear what outputs and values say to each other, along the keys. No parameters are needed for any of it.
+the mean product of queries and keys over its head, which does not move, since \(\phi(q_q) \phi(q_k) = 1\); backward
+messages to queries combine those of outputs and values, along the keys. None of this needs parameters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def wire(states: States, connection: int) -> Edge | None:
 
 
 def sent(states: States, way: Way, vertex: Callable[[int], Tensor]) -> Tensor | None:
-    """What the senders of messages say (B, n, h); None where nothing goes this way.
+    """The states (B, n, h) that senders send; None if nothing goes this way.
 
     Arguments:
         states: All states.

@@ -1,1 +1,1 @@
-"""Reports: what runs gave, on one page; and the demonstration, which ends in one."""
+"""Reports: the results of runs on one page; and the demonstration, which writes one."""

@@ -23,7 +23,7 @@ class Audit:
         indices: Which networks of the zoo (N,).
         plain: The answers about them.
         moved: The answers about their copies.
-        changed: The fraction of networks whose class is another for the copy; None where there are no classes.
+        changed: The fraction of networks whose copy gets another class; None if there are no classes.
     """
 
     indices: Tensor
@@ -37,14 +37,14 @@ class Audit:
         return (self.moved.outputs - self.plain.outputs).abs().reshape(len(self.indices), -1).amax(1)
 
 
-def audit(trained: Trained, zoo: Zoo, indices: Tensor, *, seed: int = 0) -> Audit:
-    """Ask about networks and about copies of them that compute the same functions.
+def ask_copies(trained: Trained, zoo: Zoo, indices: Tensor, *, seed: int = 0) -> Audit:
+    """Evaluate a model on networks and on copies of them that compute the same functions.
 
     Arguments:
         trained: The model.
         zoo: The networks.
         indices: Which of them (N,).
-        seed: Of the copies.
+        seed: Decides the copies.
     """
     alone = World(0, 1, trained.device)
 
@@ -72,7 +72,7 @@ def sample(zoo: Zoo, split: str, limit: int) -> Tensor:
     Arguments:
         zoo: The networks.
         split: `train`, `val` or `test`.
-        limit: Their number at most.
+        limit: Their largest number.
     """
     if limit < 1:
         raise ScaleGMNError(f"networks: expected at least 1, got {limit}")

@@ -1,9 +1,9 @@
 """Functions of tensors as programs that a browser can run.
 
-A function is run once while the operations of ATen are watched, and each becomes one of a dozen operations of our own,
-which `programs.js` carries out in double precision. What does not depend on the argument is a constant; all that moves
-entries about (transpose, slice, expand, ...) becomes one operation that reads with strides. So any model that is made
-of common operations can be shown at work on a page, and what the page shows is the model itself.
+A function is run once while its ATen operations are recorded, and each becomes one of a dozen operations of our own,
+which `programs.js` carries out in double precision. Whatever does not depend on the argument is a constant; operations
+that only move entries (transpose, slice, expand, ...) become one operation that reads with strides. So any model made
+of common operations can run on a page, and what the page shows is the model itself.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def program(function: Callable[[Tensor], Tensor], example: Tensor) -> dict[str, 
     """A function of one tensor as data for `programs.js`.
 
     Arguments:
-        function: Of torch operations, without branches that depend on values.
+        function: Made of torch operations, without branches that depend on values.
         example: An argument; the program takes arguments of this shape only.
 
     Returns:
         The shape of the `output`, the shapes of the `constants` and their `numbers` (base64 of float32, one after the
         other), the `steps`, each [operation, shape of the result, values, options...], and the value that is the
-        `result`. Values have numbers: constants count from 0 on, then steps.
+        `result`. Values are numbered: first constants, from 0 on, then steps.
 
     >>> found = program(lambda x: (2 * x.T).sum(0), torch.ones(2, 3))
     >>> [step[0] for step in found["steps"]], found["output"]
@@ -54,7 +54,7 @@ def program(function: Callable[[Tensor], Tensor], example: Tensor) -> dict[str, 
 
 
 class _Watch(TorchDispatchMode):
-    """Notes the operations that depend on one tensor.
+    """Records the operations that depend on one tensor.
 
     Arguments:
         example: The tensor.
@@ -84,7 +84,7 @@ class _Watch(TorchDispatchMode):
         return self._keep(result[0], self._lower(name, args, result[0])), *result[1:]
 
     def program(self, result: Tensor) -> dict[str, Any]:
-        """What was noted, without the steps that the result does not need."""
+        """The recorded program, without steps that the result does not need."""
         last = self._value(result)
         needed = {last}
         for i in range(len(self.steps) - 1, -1, -1):
@@ -111,7 +111,7 @@ class _Watch(TorchDispatchMode):
         return isinstance(argument, Tensor) and id(argument) in self.made
 
     def _keep(self, result: Tensor, number: int) -> Tensor:
-        """Note who made a tensor; results are contiguous, so that strides can be read from the next view."""
+        """Record which step made a tensor; results are contiguous, so that strides can be read from the next view."""
         result = result.contiguous()
         self.made[id(result)] = number, result
         return result

@@ -12,8 +12,8 @@ from ..errors import ScaleGMNError
 from ..files import write_atomically
 from ..inference.places import WEIGHTS
 from ..inference.trained import Trained, load
-from ..training.data import open_zoo
-from .audit import Audit, audit, sample
+from ..training.data import unchanged_zoo
+from .audit import Audit, ask_copies, sample
 from .collect import Section, Series, collect
 from .pictures import embedding_map, paint
 from .play import playground
@@ -23,15 +23,16 @@ MAPPED = 400
 
 @dataclass(frozen=True)
 class Finding:
-    """A section with what its models say about the networks of their zoo.
+    """A section with the answers of its models about the networks of their zoo.
 
     Arguments:
         section: The runs.
-        audits: For each series one audit per run that has weights; nothing where the zoo is gone.
-        pictures: What the audited networks show (N, H, W, C), for INRs.
+        audits: For each series one audit per run that has weights; nothing if the zoo is gone.
+        pictures: The pictures of the audited networks (N, H, W, C), for INRs.
         maps: For each series the positions (n, 2) of the first networks' embeddings on a map; None without embeddings.
-        play: The interactive figure; empty where there is none.
-        note: Why there are no audits; empty where there are.
+        play: The interactive figure; empty if there is none.
+        note: Why there are no audits; empty if there are.
+        files: The files of the audited networks (N), if the zoo knows them.
     """
 
     section: Section
@@ -40,6 +41,7 @@ class Finding:
     maps: tuple[Tensor | None, ...] = ()
     play: str = ""
     note: str = ""
+    files: tuple[str, ...] = ()
 
 
 def write_report(
@@ -59,12 +61,12 @@ def write_report(
         out: Where to write.
         title: Of the page.
         zoo: Where the zoo is now, if not where it was at training.
-        networks: At most so many networks are asked about; the results table is about all of the test split.
-        seed: Of the random copies.
-        progress: Called with the name of each run before its model is asked.
+        networks: The largest number of networks to evaluate on; the results table covers the whole test split.
+        seed: Decides the random copies.
+        progress: Called with the name of each run before its model is evaluated.
 
     Returns:
-        What stands on the page.
+        The content of the page.
     """
     from .page import page
 
@@ -75,7 +77,7 @@ def write_report(
 
 
 def examine(section: Section, zoo: str | Path | None, networks: int, seed: int, tell: Callable[[str], None]) -> Finding:
-    """Ask the models of a section about networks and about copies of them.
+    """Evaluate the models of a section on networks and on copies of them.
 
     Arguments:
         section: The runs.
@@ -83,7 +85,7 @@ def examine(section: Section, zoo: str | Path | None, networks: int, seed: int, 
         tell: Called with the name of each run.
     """
     try:
-        found = open_zoo(Path(zoo) if zoo is not None else section.zoo_path, section.zoo["sha256"])
+        found = unchanged_zoo(Path(zoo) if zoo is not None else section.zoo_path, section.zoo["sha256"])
     except ScaleGMNError as error:
         if zoo is not None:
             raise
@@ -94,12 +96,14 @@ def examine(section: Section, zoo: str | Path | None, networks: int, seed: int, 
     models: dict[str, Trained] = {}
     for series in section.series:
         trained = _trained(series, tell)
-        audits.append(tuple(audit(model, found, indices, seed=seed) for model in trained))
+        audits.append(tuple(ask_copies(model, found, indices, seed=seed) for model in trained))
         maps.append(embedding_map(trained[0], found, indices[:MAPPED]) if trained else None)
         if trained:
             models[series.label] = trained[0]
     play = playground(models, found, indices) if models else ""
-    return Finding(section, tuple(audits), paint(found, indices), tuple(maps), play)
+    names = found.names() if "file" in found.columns else []
+    files = tuple(names[i] for i in indices.tolist()) if names else ()
+    return Finding(section, tuple(audits), paint(found, indices), tuple(maps), play, files=files)
 
 
 def _trained(series: Series, tell: Callable[[str], None]) -> list[Trained]:

@@ -1,4 +1,4 @@
-"""Runs as a report sees them: those that differ only in their seed belong together, those of one task side by side."""
+"""Grouping runs for a report: those that differ only in their seed become a series, those of one task a section."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ScaleGMNError
-from ..files import believing
+from ..files import believing, real_path
 from ..models.registry import method
 from ..tasks import Task, task_from_json
 from ..training.run import Run
 
 
 @dataclass(frozen=True)
-class Record:
-    """What one run directory holds, weights aside.
+class RunFiles:
+    """The content of one run directory, except weights.
 
     Arguments:
         path: Of the directory.
@@ -34,17 +34,17 @@ class Record:
     results: Mapping[str, Any]
 
     @staticmethod
-    def read(path: Path) -> Record:
+    def read(path: Path) -> RunFiles:
         """Read a run directory."""
         run = Run(path)
         config = run.config()
         with believing(path / "config.json"):
             task = task_from_json(config["task"])
-        return Record(path, config, task, run.metrics(), run.results() if run.finished else {})
+        return RunFiles(path, config, task, run.metrics(), run.results() if run.finished else {})
 
     @property
     def seed(self) -> int:
-        """Of everything random."""
+        """The seed of everything random."""
         return int(self.config["recipe"]["seed"])
 
     @property
@@ -58,22 +58,22 @@ class Series:
     """Runs that differ in their seed alone.
 
     Arguments:
-        label: Model and what tells it from the others of its section.
+        label: The model, with what distinguishes it from the others of its section.
         runs: In the order of their seeds.
     """
 
     label: str
-    runs: tuple[Record, ...]
+    runs: tuple[RunFiles, ...]
 
     @property
     def symmetries(self) -> tuple[str, ...]:
-        """What the model respects exactly, as its card says."""
+        """The symmetries that the model declares."""
         return method(self.runs[0].config["model"]["name"]).symmetries
 
 
 @dataclass(frozen=True)
 class Section:
-    """Series that learned the same from the same zoo and may be compared.
+    """Series with the same task and zoo, which can be compared.
 
     Arguments:
         task: What they learned.
@@ -104,19 +104,19 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         found += inside
     once: dict[Path, Path] = {}
     for path in found:
-        once.setdefault(path.resolve(), path)
+        once.setdefault(real_path(path), path)
     return list(once.values())
 
 
 def collect(paths: Iterable[str | Path]) -> list[Section]:
-    """Read runs and put together what belongs together.
+    """Read runs and group them.
 
     Arguments:
         paths: As in `find_runs`.
     """
-    sections: dict[str, list[Record]] = {}
+    sections: dict[str, list[RunFiles]] = {}
     for path in find_runs(paths):
-        record = Record.read(path)
+        record = RunFiles.read(path)
         sections.setdefault(_key(record.config["task"], record.config["zoo"]["sha256"]), []).append(record)
     return [
         Section(records[0].task, records[0].config["zoo"], Path(records[0].config["recipe"]["zoo"]), _series(records))
@@ -124,8 +124,8 @@ def collect(paths: Iterable[str | Path]) -> list[Section]:
     ]
 
 
-def _series(records: Sequence[Record]) -> tuple[Series, ...]:
-    groups: dict[str, list[Record]] = {}
+def _series(records: Sequence[RunFiles]) -> tuple[Series, ...]:
+    groups: dict[str, list[RunFiles]] = {}
     for record in records:
         groups.setdefault(_key(_settings(record)), []).append(record)
     labels = _labels([group[0] for group in groups.values()])
@@ -135,7 +135,7 @@ def _series(records: Sequence[Record]) -> tuple[Series, ...]:
     )
 
 
-def _labels(records: Sequence[Record]) -> list[str]:
+def _labels(records: Sequence[RunFiles]) -> list[str]:
     """Titles of models; where two are equal, with the settings in which they differ."""
     titles = [method(record.config["model"]["name"]).title for record in records]
     found = []
@@ -148,8 +148,8 @@ def _labels(records: Sequence[Record]) -> list[str]:
     return found
 
 
-def _settings(record: Record) -> dict[str, Any]:
-    """Everything that decides a run but its seed and where its zoo lies."""
+def _settings(record: RunFiles) -> dict[str, Any]:
+    """All settings of a run except its seed and the place of its zoo."""
     recipe: Mapping[str, Any] = record.config["recipe"]
     flat: dict[str, Any] = {}
     for key, value in recipe.items():

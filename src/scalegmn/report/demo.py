@@ -1,4 +1,4 @@
-"""The demonstration: a model that comes along, a zoo of digits, four models at one small budget, and a report.
+"""The demonstration: a shipped model, a zoo of digits, four models with the same small budget, and a report.
 
 The recipes stay beside the runs and can be changed and run again.
 """
@@ -39,10 +39,10 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Fresh:
-    """What a model that comes with the package says about networks fitted just now.
+    """The answers of a shipped model about newly fitted networks.
 
     Arguments:
-        answers, labels: What it said, and what the images show, one per network.
+        answers, labels: Its answers, and what the images show, one per network.
         far: How many it called far from training.
     """
 
@@ -57,7 +57,7 @@ class Fresh:
 
 
 def ask_shipped(count: int = 20) -> Fresh:
-    """Fit networks to images that no training network of the model `mnist` has seen, and ask it what they show.
+    """Fit networks to images from another source than those of the model `mnist`, and let it read them.
 
     The images are scikit-learn's digits, which other people wrote, enlarged to the size of those of MNIST.
 
@@ -77,10 +77,10 @@ def ask_shipped(count: int = 20) -> Fresh:
 
 
 def demo_zoo(out: Path, *, networks: int | None = None, report: Report | None = None) -> Zoo:
-    """The SIRENs of the digits of scikit-learn, built or continued or only opened.
+    """The SIRENs of the digits of scikit-learn; built, continued or just opened.
 
     Arguments:
-        out: Where it is or shall be.
+        out: The directory of the zoo.
         networks: Their number; all 1,797 if omitted.
         report: As in `build_inr_zoo`.
     """
@@ -88,7 +88,7 @@ def demo_zoo(out: Path, *, networks: int | None = None, report: Report | None = 
 
 
 def demo_recipes(zoo: Path, epochs: int = EPOCHS) -> dict[str, Recipe]:
-    """One recipe per model, which differ in the model alone.
+    """One recipe per model; they differ only in the model.
 
     Arguments:
         zoo: The digits.
@@ -111,7 +111,7 @@ def demo_recipes(zoo: Path, epochs: int = EPOCHS) -> dict[str, Recipe]:
 
 
 def demo_report(recipes: Iterable[str], out: Path, page: Path) -> dict[str, dict[str, float]]:
-    """Ask the trained models about the test networks and about transformed copies, and write the page.
+    """Evaluate the trained models on the test networks and on transformed copies, and write the page.
 
     Arguments:
         recipes: Their names.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .collect import Series
-from .svg import Frame, Scale, colour, dash, dots, line, svg
+from .svg import Axis, Frame, colour, dash, dots, line, svg
 
 # A larger matrix is drawn without its numbers.
 NUMBERED_CLASSES = 12
@@ -38,7 +38,7 @@ def curves(series: Sequence[Series], key: str, name: str) -> str:
     xs = [0.0, *(x for _, _, points in found for x, _ in points)]
     ys = [y for _, _, points in found for _, y in points]
     frame = Frame.around(xs, ys, "epoch", name)
-    frame = Frame(Scale(0, max(xs) or 1, frame.x.start, frame.x.stop), frame.y, frame.x_label, frame.y_label)
+    frame = Frame(Axis(0, max(xs) or 1, frame.x.start, frame.x.stop), frame.y, frame.x_label, frame.y_label)
     return frame.draw("".join(line(frame, points, i, title) for i, title, points in found), f"{name} by epoch")
 
 
@@ -132,7 +132,7 @@ def changes(found: Sequence[tuple[int, str, Tensor]]) -> str:
     low = 10.0 ** math.floor(math.log10(min(positive))) if positive else 1e-8
     high = 10.0 ** math.ceil(math.log10(max(positive) * 1.0001)) if positive else 1.0
     row, width, top = 46.0, 460.0, 6.0
-    x = Scale(low, high, 28, width - 28, log=True)
+    x = Axis(low, high, 28, width - 28, log=True)
     bottom = top + row * len(found)
     parts = [
         f'<line class="grid" x1="{x(v):.1f}" x2="{x(v):.1f}" y1="{top:g}" y2="{bottom:g}"/>'

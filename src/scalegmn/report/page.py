@@ -1,11 +1,10 @@
-"""The page: one HTML file that needs nothing but itself."""
+"""The page: one self-contained HTML file."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -17,9 +16,11 @@ from ..training.recipe import to_toml
 from . import figures
 from .audit import Audit
 from .build import Finding
-from .collect import Record, Series
+from .collect import RunFiles, Series
+from .named import by_file
 from .pictures import contact_sheet, embeddings, values_map
 from .svg import colour
+from .table import Cell, card, table
 
 # Networks before and after an edit, and answers with their pictures, per model.
 SHEET, ANSWERS = 10, 14
@@ -60,17 +61,17 @@ def _section(finding: Finding) -> str:
     parts = [
         f"<h2>{escape(heading(section.task))}</h2>"
         f'<p class="lead">Zoo <code>{escape(section.zoo_path.name)}</code>: {escape(networks)}</p>',
-        _card("Results", _results(finding)),
-        _card("Learning curves", _curves(finding)),
+        card("Results", _results(finding)),
+        card("Learning curves", _curves(finding)),
     ]
     if finding.play:
-        parts.insert(1, _card("Try it", _play(finding)))
+        parts.insert(1, card("Try it", _play(finding)))
     if any(finding.audits):
-        parts += [_answers(finding), *_pictures(finding), _card("Symmetry audit", _audit(finding))]
+        parts += [_answers(finding), by_file(finding), *_pictures(finding), card("Symmetry audit", _audit(finding))]
     else:
         why = finding.note or "no run has weights yet"
-        parts.append(_card("Symmetry audit", f'<p class="note">Left out: {escape(why)}.</p>'))
-    return "".join([*parts, _card("Runs", _runs(finding))])
+        parts.append(card("Symmetry audit", f'<p class="note">Left out: {escape(why)}.</p>'))
+    return "".join([*parts, card("Runs", _runs(finding))])
 
 
 def heading(task: Task) -> str:
@@ -83,39 +84,6 @@ def heading(task: Task) -> str:
         return f"Editing: {task.target}"
     assert isinstance(task, Classification | Regression)
     return f"{task.name.capitalize()} of {task.column}"
-
-
-def _card(title: str, content: str) -> str:
-    return f'<section class="card"><h3>{escape(title)}</h3>{content}</section>'
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table.
-
-    Arguments:
-        text: Its content.
-        best: Whether no other of its column is better.
-        swatch: The colour of a series, in front of its name.
-    """
-
-    text: str
-    best: bool = False
-    swatch: str = ""
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A table; on a narrow page each row becomes a block in which every value has its heading beside it."""
-    head = "".join(f"<th>{escape(h)}</th>" for h in headings)
-    body = []
-    for row in rows:
-        cells = []
-        for heading, cell in zip(headings, row, strict=True):
-            swatch = f'<span class="swatch" style="background:{cell.swatch}"></span>' if cell.swatch else ""
-            style = ' class="best"' if cell.best else ""
-            cells.append(f'<td data-heading="{escape(heading)}"{style}>{swatch}{escape(cell.text)}</td>')
-        body.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 
 
 # -- results ---------------------------------------------------------------------------------------------------
@@ -143,13 +111,13 @@ def _results(finding: Finding) -> str:
     heads = ["model", "runs", *(f"{split} {m}" for m in metrics), "parameters", "training time"]
     several = any(len(s.runs) > 1 for s in series)
     text = "Mean and standard deviation over seeds. " if several else ""
-    text += "The best validation picked the weights"
+    text += "The weights are those of the best validation"
     text += "; the test split was read once, at the end." if split == "test" else "."
-    return f'<p class="note">{text}</p>' + _table(heads, rows)
+    return f'<p class="note">{text}</p>' + table(heads, rows)
 
 
 def _metrics(task: Task, series: Sequence[Series], split: str) -> list[str]:
-    """The metric that picks epochs first, then the others; the loss is only what training lowers."""
+    """The metric that picks epochs first, then the others, without the loss."""
     found = dict.fromkeys([task.metric, *(m for s in series for run in s.runs for m in run.results.get(split, {}))])
     return [metric for metric in found if metric != "loss"]
 
@@ -159,8 +127,8 @@ def _mean(series: Series, split: str, metric: str) -> float:
     return statistics.fmean(values) if values else math.nan
 
 
-def _value(run: Record, split: str, metric: str) -> float:
-    """A result; nan where it is not defined, such as the correlation of a constant answer."""
+def _value(run: RunFiles, split: str, metric: str) -> float:
+    """A result; NaN if it is not defined, such as the correlation of a constant answer."""
     value = run.results.get(split, {}).get(metric)
     return math.nan if value is None else float(value)
 
@@ -185,7 +153,7 @@ def percent(value: float) -> str:
 
 
 def spread(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Mean and standard deviation; of one value only itself, and nothing where one is no number.
+    """Mean and standard deviation; a single value as it is, and nothing if a value is NaN.
 
     >>> spread([0.5, 0.7], percent)
     '60.0 ± 14.1 %'
@@ -222,7 +190,7 @@ def _answers(finding: Finding) -> str:
     shown = [(i, s, audits) for i, (s, audits) in enumerate(zip(finding.section.series, finding.audits, strict=True))]
     shown = [entry for entry in shown if entry[2]]
     if isinstance(task, Editing):
-        return _card("Before and after editing", _sheet(finding))
+        return card("Before and after editing", _sheet(finding))
     panels = []
     for i, s, audits in shown:
         truths = torch.cat([a.plain.targets for a in audits])
@@ -237,7 +205,7 @@ def _answers(finding: Finding) -> str:
     title = "Confusion" if isinstance(task, Classification) else "Predicted and true"
     text = f"{len(shown[0][2][0].indices):,} networks that no model was trained on"
     text += ", the answers of all seeds together." if any(len(a) > 1 for _, _, a in shown) else "."
-    return _card(title, f'<p class="note">{text}</p><div class="panels">{"".join(panels)}</div>')
+    return card(title, f'<p class="note">{text}</p><div class="panels">{"".join(panels)}</div>')
 
 
 def _sheet(finding: Finding) -> str:
@@ -249,7 +217,7 @@ def _sheet(finding: Finding) -> str:
             target = audits[0].plain.targets[:SHEET]
     rows.append(("target", target))
     cells = "".join(f"<span>{escape(label)}</span>{figures.strip(images, label)}" for label, images in rows)
-    text = "What the INRs show as they were, as the models changed their weights, and as they should be."
+    text = "The pictures of some INRs before editing, after the models edited their weights, and as they should be."
     return f'<p class="note">{text}</p><div class="sheet">{cells}</div>'
 
 
@@ -258,18 +226,18 @@ def _sheet(finding: Finding) -> str:
 
 def _play(finding: Finding) -> str:
     text = (
-        "Permute and rescale the hidden neurons of a network. Its weights change, the picture that it draws does not, "
-        "and what a model says about it should not either. Your browser computes everything here: the network, and "
-        "the trained models of this page. A black line marks what a model said at first."
+        "Permute and rescale the hidden neurons of a network. Its weights change, but the picture that it draws does "
+        "not, and neither should a model's answer. Your browser computes everything here: the network and the trained "
+        "models of this page. Black lines mark the answers before the change."
     )
     return f'<p class="note">{text}</p>{finding.play}'
 
 
 def _pictures(finding: Finding) -> list[str]:
-    """The networks behind the answers, and where each model places them."""
+    """The pictures of the networks, and the maps of the models' embeddings."""
     task, found = finding.section.task, []
     if isinstance(task, Classification) and finding.pictures is not None:
-        found.append(_card("Answers, wrong ones first", _answers_with_pictures(finding, task)))
+        found.append(card("Answers, wrong ones first", _answers_with_pictures(finding, task)))
     panels = []
     for series, audits, plane in zip(finding.section.series, finding.audits, finding.maps, strict=True):
         if plane is None:
@@ -283,11 +251,11 @@ def _pictures(finding: Finding) -> list[str]:
     if panels:
         what = "class" if isinstance(task, Classification) else "true value"
         text = (
-            f"Each point is a network that no model was trained on, coloured by its {what}. Networks are near each "
-            "other where the model's embeddings of them are (t-SNE; only nearness has a meaning, not the axes)."
+            f"Each point is a network that no model was trained on, coloured by its {what}. Networks with similar "
+            "embeddings are near each other (t-SNE; distances are only a rough guide, the axes have no meaning)."
         )
         content = f'<p class="note">{text}</p><div class="panels">{"".join(panels)}</div>'
-        found.append(_card("Map of embeddings", content))
+        found.append(card("Map of embeddings", content))
     return found
 
 
@@ -310,7 +278,10 @@ def _answers_with_pictures(finding: Finding, task: Classification) -> str:
         ]
         sheet = contact_sheet(finding.pictures[order], captions, wrong[order].tolist())
         rows.append(f"<h4 class=left>{escape(series.label)}: {int(wrong.sum())} of {len(wrong)} wrong</h4>{sheet}")
-    text = "What the networks draw, the surest mistakes of each model first; below each its class and the answer."
+    text = (
+        "The pictures that the networks draw, with the most confident mistakes of each model first; below each, its "
+        "class and the answer."
+    )
     return f'<p class="note">{text}</p>{"".join(rows)}'
 
 
@@ -331,15 +302,15 @@ def _audit(finding: Finding) -> str:
         if classes:
             cells.append(Cell(spread([a.changed for a in audits if a.changed is not None], percent)))
         rows.append([*cells, Cell(f"{change.max().item():.1e}")])
-    heads = ["model", "built to respect", metric, f"{metric} on copies"]
+    heads = ["model", "symmetries", metric, f"{metric} on copies"]
     heads += ["answers that changed"] if classes else []
     text = (
-        "Every network was permuted and rescaled at random along its symmetries. The copy has other weights but "
-        "computes the same function, so nothing that is said about it should change but by rounding. An average over "
-        "all networks may stay where it is while single answers change: the last columns tell."
+        "The neurons of every network were permuted and rescaled at random, as its symmetries allow. The copy has "
+        "other weights but computes the same function, so the answers about it should be the same up to rounding. The "
+        "average over all networks can stay the same while single answers change: see the last columns."
     )
-    table = _table([*heads, "largest change of an output"], rows)
-    return f'<p class="note">{text}</p>{table}<figure>{figures.changes(strips)}</figure>'
+    rows_of = table([*heads, "largest change of an output"], rows)
+    return f'<p class="note">{text}</p>{rows_of}<figure>{figures.changes(strips)}</figure>'
 
 
 def _of(audits: Sequence[Audit], metric: str, moved: bool) -> str:

@@ -1,4 +1,4 @@
-"""What networks show, and where models place them: the pictures of a report."""
+"""The pictures of a report: what networks show, and maps of their embeddings."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from html import escape
 import torch
 from torch import Tensor
 
-from ..core.networks import Networks, each_architecture
+from ..core.canonical import present
+from ..core.mixed import each_architecture
+from ..core.networks import Networks
 from ..inference.trained import Trained
-from ..models.base import InvariantModel
-from ..training.data import present
+from ..models.heads import InvariantModel
 from ..training.evaluation import evaluating
 from ..zoo.store.zoo import Zoo
 from .figures import png
-from .svg import Scale, bounds, svg
+from .svg import Axis, bounds, svg
 
 BATCH = 256
 SIDE = 330.0
 
 
 def paint(zoo: Zoo, indices: Tensor) -> Tensor | None:
-    """What the networks of an INR zoo show (N, H, W, C), on the scale [0, 1]; None for other zoos.
+    """The pictures of the networks of an INR zoo (N, H, W, C), on the scale [0, 1]; None for other zoos.
 
     Arguments:
         zoo: The networks.
@@ -45,7 +46,7 @@ def paint(zoo: Zoo, indices: Tensor) -> Tensor | None:
 
 
 def embedding_map(trained: Trained, zoo: Zoo, indices: Tensor) -> Tensor | None:
-    """Networks on a plane (N, 2), near each other where their embeddings are (t-SNE).
+    """Networks as points in a plane (N, 2), near each other if their embeddings are (t-SNE).
 
     None for editors, which have no embeddings, and for less than ten networks.
 
@@ -74,7 +75,7 @@ def embedding_map(trained: Trained, zoo: Zoo, indices: Tensor) -> Tensor | None:
 
 
 def embeddings(plane: Tensor, classes: Tensor, names: Sequence[str]) -> str:
-    """A map of networks, each drawn as the name of its class where names are short, else as a dot.
+    """A map of networks, each drawn as the name of its class if names are short, otherwise as a dot.
 
     Arguments:
         plane: Positions (N, 2).
@@ -94,7 +95,7 @@ def embeddings(plane: Tensor, classes: Tensor, names: Sequence[str]) -> str:
 
 
 def values_map(plane: Tensor, values: Tensor) -> str:
-    """A map of networks whose colour goes from blue for the smallest value to red for the largest.
+    """A map of networks, coloured from blue for the smallest value to red for the largest.
 
     Arguments:
         plane: Positions (N, 2).
@@ -109,9 +110,9 @@ def values_map(plane: Tensor, values: Tensor) -> str:
     return svg(SIDE, SIDE, "".join(parts), "map of embeddings, coloured by value")
 
 
-def _axes(plane: Tensor) -> tuple[Scale, Scale]:
+def _axes(plane: Tensor) -> tuple[Axis, Axis]:
     across, up = (bounds(plane[:, i].tolist(), margin=0.05) for i in (0, 1))
-    return Scale(*across, 6, SIDE - 6), Scale(*up, SIDE - 6, 6)
+    return Axis(*across, 6, SIDE - 6), Axis(*up, SIDE - 6, 6)
 
 
 def _dot(x: float, y: float, ink: str, title: str) -> str:
@@ -128,7 +129,7 @@ def hue(index: int, count: int) -> str:
 
 
 def contact_sheet(images: Tensor, captions: Sequence[str], wrong: Sequence[bool]) -> str:
-    """Pictures with a line below each; those that are marked have a frame.
+    """Pictures with a caption below each; marked ones have a frame.
 
     Arguments:
         images: On the scale [0, 1] (N, H, W, C).

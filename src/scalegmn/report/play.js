@@ -169,8 +169,8 @@ const play = (root, data) => {
       model.verdict.textContent = same ? "" : kept ? "stays still" : "moves";
       model.verdict.className = `verdict ${same ? "" : kept ? "kept" : "moved"}`;
       const [was, is] = [before, after].map((p) => `“${data.classes[best(p)]}” (${(100 * Math.max(...p)).toFixed(1)} %)`);
-      const largestText = change < 1e-3 ? small(change) : change.toFixed(2);
-      model.note.textContent = same ? `says ${was}` : `said ${was}, says ${is}; largest change of a probability ${largestText}`;
+      const largestText = change < 0.005 ? small(change) : change.toFixed(2);
+      model.note.textContent = same ? `says ${was}` : `before ${was}, now ${is}; largest change of a probability ${largestText}`;
     });
   };
   drawAnew();

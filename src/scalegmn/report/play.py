@@ -1,4 +1,4 @@
-"""The interactive figure: a network is permuted and rescaled by hand, and the answers about it are computed anew.
+"""The interactive figure: permute and rescale a network by hand, and see how models change their answers.
 
 The page holds the weights of a few networks and the models as programs (`browser`), so that the browser evaluates
 everything itself. There is no server and no other file.
@@ -41,13 +41,13 @@ def playable(zoo: Zoo, task: object) -> bool:
     return chain and plain and all(a.phis[i].is_identity for i in hidden)
 
 
-def examples(zoo: Zoo, indices: Tensor, column: str, count: int = NETWORKS) -> Tensor:
+def one_of_each(zoo: Zoo, indices: Tensor, column: str, count: int = NETWORKS) -> Tensor:
     """The first network of each class among some networks, at most `count` of them.
 
     Arguments:
         zoo: The networks.
         indices: Which of them may be chosen (N,).
-        column: That holds the class.
+        column: The column with the class.
         count: How many.
     """
     first: dict[Any, int] = {}
@@ -57,12 +57,12 @@ def examples(zoo: Zoo, indices: Tensor, column: str, count: int = NETWORKS) -> T
 
 
 def playground(models: Mapping[str, Trained], zoo: Zoo, indices: Tensor) -> str:
-    """The figure for some networks of a zoo, with a line about the models that it leaves out; empty where it cannot be.
+    """The figure for some networks of a zoo, with a line about models that it leaves out; empty if it is not possible.
 
     Arguments:
         models: By the name to show.
         zoo: The networks.
-        indices: From which to choose some (N,).
+        indices: The networks to choose from (N,).
     """
     task = next(iter(models.values())).task
     if not playable(zoo, task):
@@ -78,7 +78,7 @@ def playground(models: Mapping[str, Trained], zoo: Zoo, indices: Tensor) -> str:
             missing.append(f"{name} ({str(error).removeprefix('browser: ')})")
     if not shown:
         return ""
-    chosen = examples(zoo, indices, task.column)
+    chosen = one_of_each(zoo, indices, task.column)
     labels = [str((task.names or task.classes)[i]) for i in task.targets(zoo, chosen).tolist()]
     left_out = f'<p class="note">Left out: {escape("; ".join(missing))}.</p>' if missing else ""
     classes = [str(c) for c in task.names or task.classes]
@@ -95,11 +95,11 @@ def figure(
     """The figure as one piece of HTML, with everything that it needs.
 
     Arguments:
-        models: By the name to show, the program that `classifier` made of each.
-        classes: What their outputs are called.
-        networks: That can be chosen, of the architecture that the models read.
+        models: The programs that `classifier` made, by the name to show.
+        classes: The names of their outputs.
+        networks: The networks to choose from, of the architecture that the models read.
         labels: What each of them shows.
-        canvas: What they paint on.
+        canvas: Their canvas.
     """
     a = networks.architecture
     data = {

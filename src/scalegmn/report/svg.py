@@ -1,4 +1,4 @@
-"""Small charts as SVG text: an axis frame, and what is drawn into it."""
+"""Small charts as SVG text: a frame with axes, and what is drawn in it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def colour(index: int) -> str:
 
 
 def dash(index: int) -> str:
-    """The dashes of the i-th series; they tell apart what shares a colour."""
+    """The dashes of the i-th series, which distinguish series of the same colour."""
     return _DASHES[index // len(PALETTE) % len(_DASHES)]
 
 
 @dataclass(frozen=True)
-class Scale:
+class Axis:
     """A map from values to positions.
 
     Arguments:
         low, high: The values at the ends.
         start, stop: The positions of the ends.
-        log: Whether equal distances are equal ratios.
+        log: Whether the axis is logarithmic.
 
-    >>> Scale(1, 100, 0, 10, log=True)(10)
+    >>> Axis(1, 100, 0, 10, log=True)(10)
     5.0
     """
 
@@ -99,8 +99,8 @@ class Frame:
         width, height: Of the drawing.
     """
 
-    x: Scale
-    y: Scale
+    x: Axis
+    y: Axis
     x_label: str
     y_label: str
     width: float = 460
@@ -113,20 +113,20 @@ class Frame:
         x_ends, y_ends = bounds(xs), bounds(ys)
         if square:
             x_ends = y_ends = min(x_ends[0], y_ends[0]), max(x_ends[1], y_ends[1])
-        x = Scale(*x_ends, 52, width - 12)
-        return Frame(x, Scale(*y_ends, height - 44, 12), x_label, y_label, width, height)
+        x = Axis(*x_ends, 52, width - 12)
+        return Frame(x, Axis(*y_ends, height - 44, 12), x_label, y_label, width, height)
 
     def draw(self, content: str, name: str) -> str:
-        """The chart with its grid, its content and a name for those who cannot see it."""
+        """The chart with its grid, its content and a name for screen readers."""
         x, y = self.x, self.y
         lines = [
             f'<line class="grid" x1="{x.start:g}" x2="{x.stop:g}" y1="{y(v):.1f}" y2="{y(v):.1f}"/>'
-            f'<text class="tick" x="{x.start - 7:g}" y="{y(v) + 4:.1f}" text-anchor="end">{number(v)}</text>'
+            f'<text class="tick" x="{x.start - 7:g}" y="{y(v) + 4:.1f}" text-anchor="end">{axis_number(v)}</text>'
             for v in y.ticks()
         ]
         lines += [
             f'<line class="grid" x1="{x(v):.1f}" x2="{x(v):.1f}" y1="{y.start:g}" y2="{y.stop:g}"/>'
-            f'<text class="tick" x="{x(v):.1f}" y="{y.start + 16:g}" text-anchor="middle">{number(v)}</text>'
+            f'<text class="tick" x="{x(v):.1f}" y="{y.start + 16:g}" text-anchor="middle">{axis_number(v)}</text>'
             for v in x.ticks()
         ]
         middle = (y.start + y.stop) / 2
@@ -147,17 +147,17 @@ def svg(width: float, height: float, content: str, name: str) -> str:
     )
 
 
-def number(value: float) -> str:
+def axis_number(value: float) -> str:
     """A number on an axis.
 
-    >>> number(0.25), number(1e-6), number(20000.0)
+    >>> axis_number(0.25), axis_number(1e-6), axis_number(20000.0)
     ('0.25', '1e-06', '20000')
     """
     return f"{value:.0f}" if value == round(value) and abs(value) < 1e5 else f"{value:.3g}"
 
 
 def line(frame: Frame, points: Sequence[tuple[float, float]], index: int, title: str) -> str:
-    """A curve through points; where a value is not finite the curve is interrupted."""
+    """A curve through points; it is interrupted where a value is not finite."""
     pieces: list[str] = []
     pen = "M"
     for px, py in points:

@@ -1,4 +1,4 @@
-"""Learning curves from records: what the validation networks said, over the time of one core."""
+"""Learning curves from records: validation results over the time of one core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .records import Record
 
 
 def draw_curves(records: Sequence[Record], path: Path) -> bool:
-    """Draw the curves of all records that have one, a picture per dataset; whether there were any.
+    """Draw the curves of all records that have one, a picture per dataset; returns whether there were any.
 
     Arguments:
         records: Those of one scale.

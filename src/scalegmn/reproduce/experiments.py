@@ -1,4 +1,4 @@
-"""Datasets, methods, and the recipe file that says how the one learns the other."""
+"""Datasets, methods, and the recipe files that combine them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ..training.recipe import Recipe, make_recipe, override, read_values, shipped
 from ..training.sweep import parse_grid
-from .zoos import Place, Scale, zoo_path
+from .zoos import Folders, Scale, zoo_path
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Dataset:
         title: As a heading.
         zoo: Name of its zoo.
         metric: What is reported, a key of the task's metrics.
-        unit: What a value is multiplied by in tables.
-        digits: After the point, in tables.
-        recipes: Folders of its recipes below the scale's; the first that has one of the method's name counts.
-        scales: Where it exists; some are not in the paper.
+        unit: The factor of values in tables.
+        digits: Decimal places in tables.
+        recipes: Folders of its recipes below that of the scale; the first with a recipe of the method's name is used.
+        scales: The scales that have it; some datasets are not in the paper.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Method:
+class Contender:
     """A row of a table.
 
     Arguments:
         name: Its key in records, and the name of its recipes.
         title: As in tables.
-        search: Name of a grid that is searched with the first seed on validation networks, where there is one of
-            that name in `grids/SCALE/FOLDER`.
+        search: Name of a grid that is searched with the first seed on validation networks, if `grids/SCALE/FOLDER` has
+            one of that name.
     """
 
     name: str
@@ -80,52 +80,52 @@ DATASETS = {
 METHODS = {
     method.name: method
     for method in (
-        Method("mlp", "MLP"),
-        Method("inr2vec", "Inr2Vec"),
-        Method("statnn", "StatNN"),
-        Method("gmn", "GMN"),
-        Method("dws", "DWS"),
-        Method("nfn-np", "NFN-NP"),
-        Method("nfn-hnp", "NFN-HNP"),
-        Method("ng-gnn", "NG-GNN"),
-        Method("ng-gnn-64", "NG-GNN, 64 probes"),
-        Method("ng-gnn-64-moved", "NG-GNN, 64 probes, inputs moved"),
-        Method("ng-t", "NG-T"),
-        Method("ng-t-64", "NG-T, 64 probes"),
-        Method("nft", "NFT"),
-        Method("monomial-nfn", "Monomial-NFN"),
-        Method("probegen", "ProbeGen"),
-        Method("probegen-moved", "ProbeGen, inputs moved"),
-        Method("scalegmn", "ScaleGMN"),
-        Method("scalegmn-b", "ScaleGMN-B"),
-        Method("scalegmn-64", "ScaleGMN, 64 probes"),
-        Method("scalegmn-128", "ScaleGMN, 128 probes"),
-        Method("scalegmn-128-moved", "ScaleGMN, 128 probes, inputs moved"),
-        Method("scalegmn-b-128-moved", "ScaleGMN-B, 128 probes, inputs moved"),
-        Method("scalegmn-reciprocal", "ScaleGMN-B, reciprocal"),
-        Method("scalegmn-b-64", "ScaleGMN-B, 64 probes"),
-        Method("scalegmn-b-4", "ScaleGMN-B, 4 copies"),
-        Method("scalegmn-no-phase", "ScaleGMN, phases as they are"),
-        Method("gmn-ours", "GMN, our settings"),
-        Method("gmn-ours-moved", "GMN, our settings, inputs moved"),
-        Method("ng-gnn-ours", "NG-GNN, our settings"),
-        Method("ng-gnn-64-ours", "NG-GNN, 64 probes, our settings"),
-        Method("nfn-hnp-ours", "NFN-HNP, our settings"),
-        Method("probegen-ours", "ProbeGen, our settings"),
-        Method("probegen-ours-moved", "ProbeGen, our settings, inputs moved"),
-        Method("scalegmn-ours", "ScaleGMN, our settings"),
-        Method("scalegmn-ours-moved", "ScaleGMN, our settings, inputs moved"),
-        Method("scalegmn-b-ours", "ScaleGMN-B, our settings"),
-        Method("scalegmn-b-64-ours", "ScaleGMN-B, 64 probes, our settings"),
-        Method("scalegmn-b-64-8-ours", "ScaleGMN-B, 64 probes, 8 copies, our settings"),
+        Contender("mlp", "MLP"),
+        Contender("inr2vec", "Inr2Vec"),
+        Contender("statnn", "StatNN"),
+        Contender("gmn", "GMN"),
+        Contender("dws", "DWS"),
+        Contender("nfn-np", "NFN-NP"),
+        Contender("nfn-hnp", "NFN-HNP"),
+        Contender("ng-gnn", "NG-GNN"),
+        Contender("ng-gnn-64", "NG-GNN, 64 probes"),
+        Contender("ng-gnn-64-moved", "NG-GNN, 64 probes, inputs moved"),
+        Contender("ng-t", "NG-T"),
+        Contender("ng-t-64", "NG-T, 64 probes"),
+        Contender("nft", "NFT"),
+        Contender("monomial-nfn", "Monomial-NFN"),
+        Contender("probegen", "ProbeGen"),
+        Contender("probegen-moved", "ProbeGen, inputs moved"),
+        Contender("scalegmn", "ScaleGMN"),
+        Contender("scalegmn-b", "ScaleGMN-B"),
+        Contender("scalegmn-64", "ScaleGMN, 64 probes"),
+        Contender("scalegmn-128", "ScaleGMN, 128 probes"),
+        Contender("scalegmn-128-moved", "ScaleGMN, 128 probes, inputs moved"),
+        Contender("scalegmn-b-128-moved", "ScaleGMN-B, 128 probes, inputs moved"),
+        Contender("scalegmn-reciprocal", "ScaleGMN-B, reciprocal"),
+        Contender("scalegmn-b-64", "ScaleGMN-B, 64 probes"),
+        Contender("scalegmn-b-4", "ScaleGMN-B, 4 copies"),
+        Contender("scalegmn-no-phase", "ScaleGMN, phases as they are"),
+        Contender("gmn-ours", "GMN, our settings"),
+        Contender("gmn-ours-moved", "GMN, our settings, inputs moved"),
+        Contender("ng-gnn-ours", "NG-GNN, our settings"),
+        Contender("ng-gnn-64-ours", "NG-GNN, 64 probes, our settings"),
+        Contender("nfn-hnp-ours", "NFN-HNP, our settings"),
+        Contender("probegen-ours", "ProbeGen, our settings"),
+        Contender("probegen-ours-moved", "ProbeGen, our settings, inputs moved"),
+        Contender("scalegmn-ours", "ScaleGMN, our settings"),
+        Contender("scalegmn-ours-moved", "ScaleGMN, our settings, inputs moved"),
+        Contender("scalegmn-b-ours", "ScaleGMN-B, our settings"),
+        Contender("scalegmn-b-64-ours", "ScaleGMN-B, 64 probes, our settings"),
+        Contender("scalegmn-b-64-8-ours", "ScaleGMN-B, 64 probes, 8 copies, our settings"),
         *(
-            Method(f"scalegmn-128-moved-{count}", f"ScaleGMN, 128 probes, inputs moved, {count} networks")
+            Contender(f"scalegmn-128-moved-{count}", f"ScaleGMN, 128 probes, inputs moved, {count} networks")
             for count in ("1k", "3k", "10k", "30k")
         ),
-        Method("dws-augmented", "DWS + augmentation", "scale-augmentation"),
-        Method("nfn-np-augmented", "NFN-NP + augmentation", "scale-augmentation"),
-        Method("nfn-hnp-augmented", "NFN-HNP + augmentation", "scale-augmentation"),
-        Method("ng-gnn-augmented", "NG-GNN + augmentation", "scale-augmentation"),
+        Contender("dws-augmented", "DWS + augmentation", "scale-augmentation"),
+        Contender("nfn-np-augmented", "NFN-NP + augmentation", "scale-augmentation"),
+        Contender("nfn-hnp-augmented", "NFN-HNP + augmentation", "scale-augmentation"),
+        Contender("ng-gnn-augmented", "NG-GNN + augmentation", "scale-augmentation"),
     )
 }
 
@@ -138,12 +138,12 @@ class Experiment:
         dataset, method, seed: Which.
         values: The recipe as nested dictionaries.
         recipe: The same, checked.
-        grid: Lists of values by dotted key, of which the best on validation networks is taken; empty where there is
+        grid: Lists of values by dotted key, of which the best on validation networks is used; empty if there is
             nothing to search.
     """
 
     dataset: Dataset
-    method: Method
+    method: Contender
     seed: int
     values: Mapping[str, Any]
     recipe: Recipe
@@ -155,13 +155,13 @@ class Experiment:
         return run_name(self.dataset, self.method, self.seed)
 
 
-def run_name(dataset: Dataset, method: Method, seed: int) -> str:
+def run_name(dataset: Dataset, method: Contender, seed: int) -> str:
     """The name of a run and its record."""
     return f"{dataset.name}.{method.name}.{seed}"
 
 
 def run_folder(name: str, recipe: Recipe) -> str:
-    """The folder of a run; other settings have another one."""
+    """The folder of a run, which depends on its settings."""
     return f"{name}-{hashlib.sha256(recipe.to_toml().encode()).hexdigest()[:8]}"
 
 
@@ -170,8 +170,8 @@ def with_budget(values: Mapping[str, Any], minutes: float | None) -> dict[str, A
     return override(values, [] if minutes is None else [f"training.minutes={minutes}"])
 
 
-def recipe_file(dataset: Dataset, method: Method, scale: Scale) -> str | None:
-    """The name of the recipe, or None where a scale has no such experiment.
+def recipe_file(dataset: Dataset, method: Contender, scale: Scale) -> str | None:
+    """The name of the recipe, or None if a scale has no such experiment.
 
     >>> [recipe_file(DATASETS[name], METHODS["dws"], "small") for name in ("mnist", "svhn-gs-relu")]
     ['small/inr/dws', None]
@@ -186,18 +186,18 @@ def _first(dataset: Dataset, scale: Scale, name: str, above: str) -> str | None:
 
 
 def experiments(
-    dataset: Dataset, method: Method, seeds: int, place: Place, minutes: float | None = None
+    dataset: Dataset, method: Contender, seeds: int, place: Folders, minutes: float | None = None
 ) -> list[Experiment]:
-    """A method on a dataset with the first few seeds; empty where the scale has no recipe for it.
+    """A method on a dataset with the first few seeds; empty if the scale has no recipe for it.
 
     Arguments:
         dataset, method: Which.
         seeds: How many.
         place: The scale, and where its zoos are.
-        minutes: Of each run, instead of what the recipe says.
+        minutes: The budget of each run, instead of that of the recipe.
 
     >>> from pathlib import Path
-    >>> (found,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, Place("small", Path("zoos"), None))
+    >>> (found,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, Folders("small", Path("zoos"), None))
     >>> found.recipe.zoo, found.recipe.model.name, found.recipe.training.minutes
     ('zoos/mnist', 'scalegmn', 4.0)
     """

@@ -7,28 +7,28 @@ from dataclasses import replace
 
 from ..errors import ScaleGMNError
 from ..zoo.store.zoo import Zoo
-from .experiments import DATASETS, METHODS, Dataset, Method
-from .tables import TABLES, Table, table
-from .zoos import Place, add_zoo
+from .experiments import DATASETS, METHODS, Contender, Dataset
+from .tables import TABLES, ResultTable, table
+from .zoos import Folders, add_zoo
 
 
 def add_method(name: str, title: str, tables: Sequence[str] = ()) -> None:
-    """Make a method a row of tables. What is trained is its recipe `SCALE/FOLDER/NAME` of each dataset's folders.
+    """Add a method as a row of tables, trained with its recipe `SCALE/FOLDER/NAME` in a folder of each dataset.
 
     Arguments:
-        name: Of its recipes (`scalegmn.training.recipe.add_recipes`) and its records.
-        title: As tables show it.
+        name: The name of its recipes (`scalegmn.training.recipe.add_recipes`) and its records.
+        title: The name in tables.
         tables: Their names; it comes last in each.
     """
-    method = Method(name, title)
+    method = Contender(name, title)
     _check_new("method", name, METHODS.get(name, method) == method)
     METHODS[name] = method
     for old in map(table, tables):
         TABLES[old.name] = replace(old, methods=tuple(dict.fromkeys((*old.methods, name))))
 
 
-def add_dataset(dataset: Dataset, build: Callable[[str, Place], Zoo], tables: Sequence[str] = ()) -> None:
-    """Make a dataset a column of tables.
+def add_dataset(dataset: Dataset, build: Callable[[str, Folders], Zoo], tables: Sequence[str] = ()) -> None:
+    """Add a dataset as a column of tables.
 
     Arguments:
         dataset: What it is.
@@ -42,8 +42,8 @@ def add_dataset(dataset: Dataset, build: Callable[[str, Place], Zoo], tables: Se
         TABLES[old.name] = replace(old, datasets=tuple(dict.fromkeys((*old.datasets, dataset.name))))
 
 
-def add_table(new: Table) -> None:
-    """Make a table known: `scalegmn reproduce NAME`."""
+def add_table(new: ResultTable) -> None:
+    """Add a table: `scalegmn reproduce NAME`."""
     for known, names in ((METHODS, new.methods), (DATASETS, new.datasets)):
         wrong = next((name for name in names if name not in known), None)
         if wrong is not None:

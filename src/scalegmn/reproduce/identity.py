@@ -1,7 +1,7 @@
-"""Which zoos are the same: records outlive the zoos that they are about, and a zoo that is built again must be known.
+"""Recognising zoos: records outlive the zoos that they are about, and a zoo that is built again must be recognised.
 
-Zoos are built again to the last bit, but their headers once noted another checksum of the images that they were made
-from. Records from that time know a zoo under the checksum of a header with the former note.
+A zoo that is built again is equal to the last bit, but older versions stored another checksum of its images in the
+header. Records from that time refer to a zoo by the checksum of such a header.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from ..training.state import read_json
+from ..files import read_object
 from ..zoo.store.stats import tau_cap
 from ..zoo.store.writer import header_hash
 from ..zoo.store.zoo import Zoo
-from .zoos import CNNS, PARTS, Place, zoo_path
+from .zoos import CNNS, PARTS, Folders, zoo_path
 
 # Checksums of images, by those that headers note now: MNIST, Fashion-MNIST, CIFAR-10, grey CIFAR-10, the SVHN stand-in.
 _FORMER = {
@@ -35,26 +35,26 @@ _FORMER = {
 }
 
 
-def checksums(name: str, place: Place) -> tuple[str, ...]:
-    """The checksums under which records know a zoo: its own, and the one that it had formerly; none if it is not here.
+def checksums(name: str, place: Folders) -> tuple[str, ...]:
+    """The checksums by which records refer to a zoo: its own, and its former one; none if the zoo is not here.
 
     Arguments:
         name: Of the zoo.
         place: Where it may be.
 
     >>> from pathlib import Path
-    >>> checksums("mnist", Place("small", Path("nowhere"), None))
+    >>> checksums("mnist", Folders("small", Path("nowhere"), None))
     ()
     """
     path = zoo_path(name, place) / "zoo.json"
     if not path.is_file():
         return ()
-    header = read_json(path)
+    header = read_object(path)
     before = _as_before(name, header, place)
     return (header["sha256"],) if before == header else (header["sha256"], header_hash(before))
 
 
-def _as_before(name: str, header: dict[str, Any], place: Place) -> dict[str, Any]:
+def _as_before(name: str, header: dict[str, Any], place: Folders) -> dict[str, Any]:
     arguments = dict(header["arguments"])
     if "images_sha256" in arguments:
         arguments["images_sha256"] = _FORMER.get(arguments["images_sha256"], arguments["images_sha256"])
@@ -65,8 +65,8 @@ def _as_before(name: str, header: dict[str, Any], place: Place) -> dict[str, Any
     return {**header, "arguments": arguments}
 
 
-def caps(names: Container[str], place: Place) -> dict[str, float]:
-    """By the checksums of a zoo, the largest tau that ties allow on its test networks; of those that are here.
+def caps(names: Container[str], place: Folders) -> dict[str, float]:
+    """The largest tau that ties allow on the test networks, by the checksums of those zoos that are here.
 
     Arguments:
         names: Of zoos.

@@ -1,4 +1,4 @@
-"""Records: one JSON file per run, which is all that tables are made of."""
+"""Records: one JSON file per run. Tables are made from records alone."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ from typing import Any
 
 from ..core.schema import strict
 from ..errors import ScaleGMNError
-from ..files import believing
+from ..files import believing, read_object, write_json
 from ..inference.trained import load
-from ..training.data import open_zoo
+from ..training.data import unchanged_zoo
 from ..training.documents import checked
 from ..training.recipe import Recipe, flat, make_recipe
 from ..training.run import Run
-from ..training.state import read_json, write_json
 from ..zoo.store.stats import tau_cap
-from .experiments import Experiment
+from .experiments import Contender, Dataset, Experiment
 
 
-@dataclass(frozen=True)
-class Record:
-    """What became of one run.
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What became of something that was trained.
 
     Arguments:
-        dataset, method, seed: Which.
+        dataset, method: Which.
         metric: The name of the value.
-        value: On the test networks, at the best validation.
-        val: The same on the validation networks.
-        parameters: Of the model.
+        val: On the validation networks, at the best validation; None where it is undefined.
         epochs: Passes over the training networks.
         seconds: Of one core, for training and validation.
         recipe: The whole recipe; the zoo by its name.
@@ -39,23 +36,52 @@ class Record:
         zoo: Its number of networks and checksum; where it has them, the published collection that it came from and
             `tau_cap`, the tau that a perfect predictor without ties would have on the test networks.
         machine: Where.
-        transformed: The value on randomly permuted and rescaled copies of the test networks.
-        curve: Validations on the way, at most about a hundred: epoch, seconds, value. Older records have none.
     """
 
     dataset: str
     method: str
-    seed: int
     metric: str
-    value: float | None
     val: float | None
-    parameters: int
     epochs: float
     seconds: float
     recipe: dict[str, Any]
     versions: dict[str, str]
     zoo: dict[str, Any]
     machine: dict[str, Any]
+
+
+def measured(dataset: Dataset, method: Contender, run: Run) -> dict[str, Any]:
+    """The fields of `Measured` of a finished run."""
+    results, config = run.results(), run.config()
+    return {
+        "dataset": dataset.name,
+        "method": method.name,
+        "metric": dataset.metric,
+        "val": results["val"][dataset.metric],
+        "epochs": results["epochs"],
+        "seconds": results["seconds"],
+        "recipe": {**config["recipe"], "zoo": dataset.zoo},
+        "versions": config["versions"],
+        "zoo": config["zoo"],
+        "machine": machine(),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Measured):
+    """What became of one run.
+
+    Arguments:
+        seed: Which.
+        value: On the test networks, at the best validation.
+        parameters: Of the model.
+        transformed: The value on randomly permuted and rescaled copies of the test networks.
+        curve: Validations on the way, at most about a hundred: epoch, seconds, value. Older records have none.
+    """
+
+    seed: int
+    value: float | None
+    parameters: int
     transformed: float | None = None
     curve: list[list[float | None]] = field(default_factory=list)
 
@@ -66,35 +92,24 @@ def write_record(folder: Path, published: Path | None, experiment: Experiment, r
     Arguments:
         folder: Of the records.
         published: The collection that the networks came from, if any.
-        experiment: What was asked.
+        experiment: What was to be trained.
         run: Where it was trained.
     """
-    results, config = run.results(), run.config()
-    dataset = experiment.dataset
-    recipe = config["recipe"]
-    zoo = open_zoo(recipe["zoo"], config["zoo"]["sha256"])
+    results, config, metric = run.results(), run.config(), experiment.dataset.metric
+    zoo = unchanged_zoo(config["recipe"]["zoo"], config["zoo"]["sha256"])
     copies = load(run.path).evaluate(zoo, "test", transform_seed=0)
     told = dict(config["zoo"])
     if published is not None:
         told["published"] = published.name
-    if dataset.metric == "tau":
+    if metric == "tau":
         told["tau_cap"] = tau_cap(copies.targets.numpy())
     record = Record(
-        dataset.name,
-        experiment.method.name,
-        experiment.seed,
-        dataset.metric,
-        results["test"][dataset.metric],
-        results["val"][dataset.metric],
-        results["parameters"],
-        results["epochs"],
-        results["seconds"],
-        {**recipe, "zoo": dataset.zoo},
-        config["versions"],
-        told,
-        machine(),
-        copies.metrics[dataset.metric],
-        _curve(run.metrics(), dataset.metric),
+        **{**measured(experiment.dataset, experiment.method, run), "zoo": told},
+        seed=experiment.seed,
+        value=results["test"][metric],
+        parameters=results["parameters"],
+        transformed=copies.metrics[metric],
+        curve=_curve(run.metrics(), metric),
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{experiment.name}.json", strict(vars(record)))
@@ -118,7 +133,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def _read(path: Path) -> Record:
-    values = read_json(path)
+    values = read_object(path)
     if "moved" in values:
         # Its name in older records.
         values["transformed"] = values.pop("moved")
@@ -127,24 +142,24 @@ def _read(path: Path) -> Record:
 
 
 def matching(records: Sequence[Record], dataset: str, method: str) -> list[Record]:
-    """Those of a dataset and a method, by seed."""
+    """The records of a dataset and a method, by seed."""
     return sorted((r for r in records if (r.dataset, r.method) == (dataset, method)), key=lambda r: r.seed)
 
 
 def same_experiment(record: Record, experiment: Experiment) -> bool:
-    """Whether a record answers an experiment, wherever its zoo lies; what was no option then had its default.
+    """Whether a record belongs to an experiment, wherever its zoo is; options that did not exist had their defaults.
 
-    What the experiment searches for may have any value of its grid.
+    Settings that the experiment searches for may have any value of its grid.
     """
     return same_recipe(record.recipe, experiment.recipe, experiment.grid)
 
 
 def same_recipe(noted: Mapping[str, Any], asked: Recipe, grid: Mapping[str, Sequence[Any]] | None = None) -> bool:
-    """Whether a recipe that was noted is the one that is asked, wherever its zoo lies.
+    """Whether a recorded recipe equals a wanted one, wherever its zoo is.
 
     Arguments:
-        noted: As nested dictionaries.
-        asked: The recipe.
+        noted: The recorded recipe as nested dictionaries.
+        asked: The wanted recipe.
         grid: Values that some dotted keys may have instead.
     """
     try:

@@ -11,25 +11,25 @@ from typing import Any
 from ..training.recipe import read_values
 from .experiments import DATASETS, METHODS
 from .records import Record, matching, read_records
-from .tables import TABLES, Table
-from .trials import Outcome, read_outcomes
+from .tables import TABLES, ResultTable
+from .trials import TrialRecord, read_outcomes
 from .zoos import SMALL_CNNS, SMALL_SIZES, Scale
 
 _PAPER = """\
-The settings of the paper, and for peers those that their authors published (docs/recipes.md). Published networks where
-a table says so, otherwise ours.
+Our models have the settings of the paper, peers those that their authors published ([recipes.md](recipes.md)). The
+networks are the published ones where a table says so, otherwise ours.
 
 """
 _BETTER = {"accuracy": max, "tau": max, "mse": min}
 
 
 def table_data(
-    table: Table,
+    table: ResultTable,
     records: Sequence[Record],
     scale: Scale,
     pictures: Path | None = None,
     caps: Mapping[str, float] | None = None,
-    outcomes: Sequence[Outcome] = (),
+    outcomes: Sequence[TrialRecord] = (),
 ) -> dict[str, Any]:
     """A table as plain values.
 
@@ -38,7 +38,7 @@ def table_data(
         records: All that there are.
         scale: `small` or `paper`.
         pictures: The folder of the pictures of distributions.
-        caps: Largest taus by the checksum of a zoo, for records that do not tell.
+        caps: Largest taus by the checksum of a zoo, for records without them.
         outcomes: Of trials.
 
     Returns:
@@ -46,10 +46,10 @@ def table_data(
         `parameters`, and `paper` and `paper_std`, the published mean and deviation; cells without a run and without a
         published value are left out.
         In a table of transformed networks `before` has the mean on the networks as they were. `undefined` counts the
-        runs without a value, which the mean leaves out. `differs` says in what a row is not the paper's model, and
+        runs without a value, which the mean leaves out. `differs` says how a row differs from the paper's model, and
         on which datasets.
         `trials` has, by method, the validation values of its trials and the number of the best one (`won`).
-        `figures` has the pictures that there are.
+        `figures` has the existing pictures.
     """
     drawn = [f"{name}.png" for name in table.figures]
     rows = []
@@ -75,7 +75,7 @@ def table_data(
     }
 
 
-def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) -> dict[str, Any]:
+def _cell(table: ResultTable, dataset: str, method: str, records: Sequence[Record]) -> dict[str, Any]:
     cell: dict[str, Any] = {}
     unit = DATASETS[dataset].unit
     plain = {r.seed: unit * r.value for r in records if r.value is not None}
@@ -100,7 +100,7 @@ def _cell(table: Table, dataset: str, method: str, records: Sequence[Record]) ->
 
 
 def departures(records: Sequence[Record]) -> dict[str, list[str]]:
-    """In what ScaleGMN is not the paper's model and its row does not say so, and on which datasets; empty for peers.
+    """How ScaleGMN differs from the paper's model beyond what its row says, and on which datasets; empty for peers.
 
     Arguments:
         records: Of one method.
@@ -122,7 +122,7 @@ def departures(records: Sequence[Record]) -> dict[str, list[str]]:
     return {told: names for told, names in found.items() if names}
 
 
-def _trials(table: Table, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _trials(table: ResultTable, outcomes: Sequence[TrialRecord]) -> dict[str, Any]:
     mine = [o for o in outcomes if o.dataset == table.tuned and o.method in table.methods]
     found: dict[str, Any] = {}
     for method in (m for m in table.methods if any(o.method == m for o in mine)):
@@ -219,7 +219,7 @@ def footers(data: dict[str, Any]) -> list[str]:
 
 
 def _differences(data: dict[str, Any]) -> list[str]:
-    """One line for each departure: the rows that have it and, where not all of their columns do, which."""
+    """One line for each difference: the rows that have it and, if not all of their columns do, which columns."""
     titles = {column["name"]: column["title"] for column in data["datasets"]}
     rows: dict[str, list[str]] = {}
     for row in data["rows"]:
@@ -246,8 +246,8 @@ def markdown(data: dict[str, Any]) -> str:
     return shown + "".join(f"\n{line}\n" for line in footers(data))
 
 
-def page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
-    """The page with all tables of which there are records.
+def results_page(results: Path, scale: Scale, pictures: Path | None = None) -> str:
+    """The page with all tables that have records.
 
     Arguments:
         results: The folder of the records.
@@ -274,36 +274,37 @@ def _small(tuned: bool) -> str:
     return f"""\
 Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
 and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
-{minutes:g} minutes of processor time ({fewer:g} for CNNs) or {epochs} epochs, whichever ends first. {_settings(tuned)}
-The settings of every row are a
-recipe that `scalegmn train small/FOLDER/METHOD` trains too ([recipes.md](recipes.md)). Where inputs
-are moved, training networks are composed with small random affine maps of their inputs (`training.move`), which any
-method may have. Parameters
-are all that a model holds, also those of states that its readout cannot see. SVHN-GS is not the official set: its
-images are grey digits cut from the SVHN test split, split by photograph.
+{minutes:g} minutes of processor time ({fewer:g} for CNNs) or {epochs} epochs, whichever ends first.
+
+{_settings(tuned)}
+
+The settings of every row are a recipe, which `scalegmn train small/FOLDER/METHOD` trains as well
+([recipes.md](recipes.md)). In rows with moved inputs, training networks are composed with small random affine maps of
+their inputs (`training.move`), which any method can use. The column of parameters counts everything that a model holds,
+even for states that its readout does not use. SVHN-GS is not the official set: its images are grey digits cut from the
+SVHN test split, and split by photograph.
 
 """
 
 
 def _settings(tuned: bool) -> str:
-    """How settings were found: by trials that are the same for all, or as it was before."""
+    """How settings were found: by the same trials for all methods, or by hand."""
     if tuned:
         return """\
-The methods that a table names below it had the
-same trials, one list of settings for all of them, each with the budget of a run and judged on validation networks
-(`scalegmn reproduce TABLE --tune`; `results/small/trials` has their records, `trials/FOLDER/METHOD` the recipes before
-them). What won on one dataset holds in all columns of the table, and in rows that vary the method. Other methods have
-the settings of training that all share (`small/FOLDER/common`), the defaults of docs/baselines.md, and no dropout.
-ScaleGMN with 128 probes has one layer and dropout 0.3, found with trials on MNIST and Fashion-MNIST whose test values
-were seen."""
+The methods named below a table were tuned with the same trials: one list of settings for all of them, each trial with
+the budget of a run and judged on validation networks (`scalegmn reproduce TABLE --tune`; their records are in
+`results/small/trials`, the recipes they started from in `trials/FOLDER/METHOD`). The settings that won on one dataset
+are used in all columns of the table, and in rows that vary the method. Other methods have the training settings that
+all share (`small/FOLDER/common`), the defaults of [baselines.md](baselines.md), and no dropout. ScaleGMN with 128
+probes has one layer and dropout 0.3, found in trials on MNIST and Fashion-MNIST in which test results were seen."""
     return """\
-All methods
-of a table have the same settings of training, found with a few trials of ScaleGMN on MNIST (those of editing with
-ScaleGMN-B). ScaleGMN, its variants and GMN have dropout, found with trials on MNIST and Fashion-MNIST (with probes),
-on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (on CNNs), and on MNIST and Fashion-MNIST
-without probes a narrower net on edges (`gate`), found on Fashion-MNIST; both together were worse on the validation
-split of CIFAR-10, which has neither. Peers have the defaults of docs/baselines.md. Test values of
-the trials on images were seen. Graph methods have width 64, editors 32. No method was tuned beyond that."""
+All methods of a table have the same training settings, found in a few trials of ScaleGMN on MNIST (for editing, of
+ScaleGMN-B). ScaleGMN, its variants and GMN also have dropout, found in trials on MNIST and Fashion-MNIST (with probes),
+on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (for CNNs). On MNIST and Fashion-MNIST without
+probes they have a narrower net on edges (`gate`), found on Fashion-MNIST. Dropout and the narrower net together were
+worse on the validation split of CIFAR-10, where they are not used. Peers have the defaults of
+[baselines.md](baselines.md). In the trials on images, test results were seen. Graph methods have width 64, editors 32.
+No method was tuned beyond that."""
 
 
 def _preface(records: Sequence[Record], scale: Scale, tuned: bool) -> str:
@@ -312,10 +313,11 @@ def _preface(records: Sequence[Record], scale: Scale, tuned: bool) -> str:
     where = "; ".join(f"{m['processor']}, {m['cores']} cores" for m in machines)
     what = "; ".join(", ".join(f"{k} {v}" for k, v in sorted(version.items())) for version in versions)
     return (
-        "Written by `scalegmn reproduce --page` from the records in `results/`; not edited by hand.\n\n"
+        "`scalegmn reproduce --page` writes this page from the records in `results/`.\n\n"
         f"{_small(tuned) if scale == 'small' else _PAPER}"
-        "The test value at the best validation; mean ± standard deviation over seeds where there are several; in\n"
-        "brackets what was published, reached with far more networks and hours (of NG-T and ProbeGen\n"
-        "also by their own authors). The best of a column is bold.\n\n"
+        "The tables show the test result at the best validation, with mean ± standard deviation over seeds where\n"
+        "there are several, and in brackets the published result, which was reached with far more networks and\n"
+        "hours. (For NG-T and ProbeGen, results published by their own authors are included.) The best of a column\n"
+        "is bold.\n\n"
         f"Machine: {where}. Versions: {what}.\n"
     )

@@ -1,20 +1,20 @@
-"""From a table to its records: build the zoos, train what is missing, write down what came out."""
+"""From a table to its records: build the zoos, train what is missing, write the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ..tasks import task_class
 from ..training.lanes import Watch, train_all
+from ..training.recipe import Recipe
 from ..training.run import Run
 from ..training.sweep import points
 from .experiments import DATASETS, METHODS, Experiment, experiments, run_folder
 from .identity import checksums
 from .records import matching, read_records, same_experiment, write_record
-from .zoos import Place, collection, open_zoo
+from .zoos import Folders, collection, open_zoo
 
 Tell = Callable[[str], None]
 
@@ -23,20 +23,20 @@ def missing(
     datasets: Iterable[str],
     methods: Sequence[str],
     seeds: int,
-    place: Place,
+    place: Folders,
     results: Path,
     minutes: float | None = None,
 ) -> list[Experiment]:
     """The experiments of which there is no record with the same recipe; all methods with the first seed come first.
 
-    Records of another zoo count only where there is none to compare with. Where a method has records of more seeds,
-    but with other settings, those seeds are wanted too: a row is never made of two recipes.
+    Records of another zoo count only if there is no zoo to compare with. If a method has records of more seeds with
+    other settings, those seeds are trained as well: a row never mixes two recipes.
 
     Arguments:
         datasets, methods, seeds: What is wanted.
         place: The scale, and where its zoos are.
         results: The folder of the records.
-        minutes: Of each run, instead of what its recipe says.
+        minutes: The budget of each run, instead of that of its recipe.
     """
     records = read_records(results)
     found = []
@@ -55,7 +55,7 @@ def missing(
 
 def perform(
     todo: Sequence[Experiment],
-    place: Place,
+    place: Folders,
     runs: Path,
     results: Path,
     *,
@@ -70,8 +70,7 @@ def perform(
         place: Where zoos and images are.
         runs: The folder of the runs.
         results: The folder of the records.
-        lanes: How many at the same time; one for each core if omitted. Each has one thread.
-        watch: As in `train_all`.
+        lanes, watch: As in `train_recorded`.
         tell: Called with a line about each step.
     """
     for dataset in (DATASETS[name] for name in dict.fromkeys(e.dataset.name for e in todo)):
@@ -81,18 +80,31 @@ def perform(
         if tell is not None:
             origin = "fitted by us" if source is None else f"published, from {source}"
             tell(f"{dataset.title}: {len(zoo):,} networks ({origin}), {len(here)} runs")
-        settled = [settle(e, runs, lanes, watch) for e in here]
-        _train(settled, runs, partial(write_record, results, source), lanes, watch)
+        named = {run_folder(e.name, e.recipe): e for e in (tuned(e, runs, lanes, watch) for e in here)}
+
+        def record(name: str, run: Run, named: Mapping[str, Experiment] = named, source: Path | None = source) -> None:
+            write_record(results, source, named[name], run)
+
+        train_recorded({name: e.recipe for name, e in named.items()}, runs, record, lanes=lanes, watch=watch)
 
 
-def _train(
-    todo: Sequence[Experiment],
+def train_recorded(
+    recipes: Mapping[str, Recipe],
     runs: Path,
-    record: Callable[[Experiment, Run], object],
+    record: Callable[[str, Run], object],
+    *,
     lanes: int | None,
     watch: Watch | None,
 ) -> None:
-    named = {run_folder(e.name, e.recipe): e for e in todo}
+    """Train recipes, each in its folder; what was begun before goes on, and each finished run is recorded at once.
+
+    Arguments:
+        recipes: By the name of the run.
+        runs: The folder of the runs.
+        record: Called once with every run that is finished, also if it was before and only its record is gone.
+        lanes: How many at the same time; one for each core if omitted. Each has one thread.
+        watch: As in `train_all`.
+    """
     recorded: set[str] = set()
 
     def look(name: str, run: Run) -> None:
@@ -100,18 +112,17 @@ def _train(
             watch(name, run)
         if run.finished and name not in recorded:
             recorded.add(name)
-            record(named[name], run)
+            record(name, run)
 
-    for name in named:
-        # Trained before, but its record is gone.
+    for name in recipes:
         look(name, Run(runs / name))
-    train_all({name: e.recipe for name, e in named.items()}, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
+    train_all(recipes, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
 
 
-def settle(experiment: Experiment, runs: Path, lanes: int | None = None, watch: Watch | None = None) -> Experiment:
+def tuned(experiment: Experiment, runs: Path, lanes: int | None = None, watch: Watch | None = None) -> Experiment:
     """The experiment with the settings of its grid that were best on the validation networks, with the first seed.
 
-    The trials are runs as all others: what was trained before is not trained again.
+    The trials are ordinary runs: what was trained before is not trained again.
 
     Arguments:
         experiment: Which.

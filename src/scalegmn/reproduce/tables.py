@@ -1,4 +1,4 @@
-"""The tables: which methods, on which datasets, and what the paper says of the same."""
+"""The tables: which methods, on which datasets, and the published results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .experiments import DATASETS, METHODS
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Methods on datasets.
 
     Arguments:
@@ -18,7 +18,7 @@ class Table:
         title: As a heading.
         datasets: Columns.
         methods: Rows.
-        paper: By dataset and method, published mean and standard deviation (None where none was published), in the
+        paper: By dataset and method, published mean and standard deviation (None if none was published), in the
             paper's tables and text, and of NG-T and ProbeGen in those of their authors.
         figures: Zoos whose distributions are drawn instead.
         transformed: Whether the values are those on permuted and rescaled copies of the test networks.
@@ -35,69 +35,22 @@ class Table:
     tuned: str = ""
 
 
-_CLASSIFIERS = (
-    "mlp",
-    "inr2vec",
-    "statnn",
-    "gmn",
-    "dws",
-    "nfn-np",
-    "nfn-hnp",
-    "nft",
-    "ng-gnn",
-    "ng-gnn-64",
-    "ng-gnn-64-moved",
-    "ng-t",
-    "ng-t-64",
-    "monomial-nfn",
-    "probegen",
-    "probegen-moved",
-    "scalegmn",
-    "scalegmn-b",
-    "gmn-ours",
-    "gmn-ours-moved",
-    "scalegmn-ours",
-    "scalegmn-ours-moved",
-    "probegen-ours-moved",
-    "scalegmn-128-moved",
-    "scalegmn-b-128-moved",
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_CLASSIFIERS = _names(
+    "mlp inr2vec statnn gmn dws nfn-np nfn-hnp nft ng-gnn ng-gnn-64 ng-gnn-64-moved ng-t ng-t-64 "
+    "monomial-nfn probegen probegen-moved scalegmn scalegmn-b gmn-ours gmn-ours-moved scalegmn-ours "
+    "scalegmn-ours-moved probegen-ours-moved scalegmn-128-moved scalegmn-b-128-moved"
 )
-_REGRESSORS = (
-    "statnn",
-    "gmn",
-    "nfn-np",
-    "nfn-hnp",
-    "ng-gnn",
-    "ng-gnn-64",
-    "ng-t",
-    "probegen",
-    "scalegmn",
-    "scalegmn-b",
-    "scalegmn-64",
-    "scalegmn-b-64",
-    "nfn-hnp-ours",
-    "ng-gnn-ours",
-    "probegen-ours",
-    "scalegmn-ours",
-    "scalegmn-b-ours",
+_REGRESSORS = _names(
+    "statnn gmn nfn-np nfn-hnp ng-gnn ng-gnn-64 ng-t probegen scalegmn scalegmn-b scalegmn-64 "
+    "scalegmn-b-64 nfn-hnp-ours ng-gnn-ours probegen-ours scalegmn-ours scalegmn-b-ours"
 )
-_EDITORS = (
-    "mlp",
-    "gmn",
-    "dws",
-    "nfn-np",
-    "nfn-hnp",
-    "ng-gnn",
-    "ng-gnn-64",
-    "ng-t-64",
-    "scalegmn",
-    "scalegmn-b",
-    "scalegmn-b-64",
-    "scalegmn-b-4",
-    "ng-gnn-64-ours",
-    "scalegmn-b-ours",
-    "scalegmn-b-64-ours",
-    "scalegmn-b-64-8-ours",
+_EDITORS = _names(
+    "mlp gmn dws nfn-np nfn-hnp ng-gnn ng-gnn-64 ng-t-64 scalegmn scalegmn-b scalegmn-b-64 scalegmn-b-4 "
+    "ng-gnn-64-ours scalegmn-b-ours scalegmn-b-64-ours scalegmn-b-64-8-ours"
 )
 _PERMUTATIONS = ("dws", "nfn-np", "nfn-hnp", "ng-gnn")
 _CLASSES = ("mnist", "fashion-mnist", "cifar10", "cifar10-views")
@@ -105,7 +58,7 @@ _CNNS = tuple(f"{images}-gs-{kind}" for kind in ("relu", "tanh", "both") for ima
 
 
 def _paper(methods: tuple[str, ...], **columns: str) -> dict[str, dict[str, tuple[float, float | None]]]:
-    """Published values, column by column, as mean±deviation or mean alone; a dash where there is none."""
+    """Published values, column by column, as mean±deviation or mean alone; a dash if there is none."""
     found: dict[str, dict[str, tuple[float, float | None]]] = {}
     for dataset, values in columns.items():
         pairs = [(m, v.partition("±")) for m, v in zip(methods, values.split(), strict=True) if v != "-"]
@@ -118,7 +71,7 @@ def _paper(methods: tuple[str, ...], **columns: str) -> dict[str, dict[str, tupl
 TABLES = {
     table.name: table
     for table in (
-        Table(
+        ResultTable(
             "inr-classification",
             "Classifying implicit representations (Table 1): test accuracy in percent",
             _CLASSES,
@@ -134,7 +87,7 @@ TABLES = {
             ),
             tuned="mnist",
         ),
-        Table(
+        ResultTable(
             "generalisation",
             "Predicting the accuracy of CNNs (Table 2): Kendall's tau",
             _CNNS,
@@ -149,7 +102,7 @@ TABLES = {
             ),
             tuned="cifar10-gs-both",
         ),
-        Table(
+        ResultTable(
             "editing",
             "Dilating MNIST by editing weights (Table 3): mean squared error x 100",
             ("dilation",),
@@ -160,7 +113,7 @@ TABLES = {
             ),
             tuned="dilation",
         ),
-        Table(
+        ResultTable(
             "augmentation",
             "Scaling augmentation instead of scale equivariance (Table 4)",
             ("fashion-mnist", "cifar10-gs-relu"),
@@ -173,57 +126,41 @@ TABLES = {
                 "0.9276±0.002 0.9282±0.003",
             ),
         ),
-        Table(
+        ResultTable(
             "probes",
             "Probes: test accuracy in percent",
             ("mnist", "fashion-mnist", "cifar10"),
-            (
-                "ng-gnn",
-                "ng-gnn-64",
-                "ng-gnn-64-moved",
-                "probegen",
-                "probegen-moved",
-                "scalegmn",
-                "scalegmn-128",
-                "scalegmn-128-moved",
-                "scalegmn-b-128-moved",
+            _names(
+                "ng-gnn ng-gnn-64 ng-gnn-64-moved probegen probegen-moved scalegmn scalegmn-128 scalegmn-128-moved "
+                "scalegmn-b-128-moved"
             ),
         ),
-        Table(
+        ResultTable(
             "learning-curve",
             "Accuracy against the number of training networks: test accuracy in percent",
             ("mnist", "fashion-mnist", "cifar10"),
             (*(f"scalegmn-128-moved-{count}" for count in ("1k", "3k", "10k", "30k")), "scalegmn-128-moved"),
         ),
-        Table(
+        ResultTable(
             "dual",
             "Two ways back through a ReLU network: the dual stream (ScaleGMN-B) and the paper's reciprocal",
             ("cifar10-gs-relu", "svhn-gs-relu"),
             ("scalegmn", "scalegmn-b", "scalegmn-reciprocal"),
         ),
-        Table(
+        ResultTable(
             "phase",
             "Canonical phases of sine neurons, on and off: test accuracy in percent",
             ("mnist", "fashion-mnist", "cifar10"),
             ("scalegmn", "scalegmn-no-phase"),
         ),
-        Table(
+        ResultTable(
             "symmetries",
             "The same test networks with their hidden neurons permuted and rescaled at random: before and after",
             ("mnist", "cifar10-gs-relu", "svhn-gs-relu", "cifar10-gs-both", "svhn-gs-both"),
-            (
-                "statnn",
-                "gmn",
-                "dws",
-                "nfn-np",
-                "nfn-hnp",
-                "ng-gnn",
-                "scalegmn",
-                "scalegmn-b",
-            ),
+            ("statnn", "gmn", "dws", "nfn-np", "nfn-hnp", "ng-gnn", "scalegmn", "scalegmn-b"),
             transformed=True,
         ),
-        Table(
+        ResultTable(
             "distributions",
             "Norms and signs of the weights in the zoos (the paper's figures)",
             (),
@@ -234,7 +171,7 @@ TABLES = {
 }
 
 
-def table(name: str) -> Table:
+def table(name: str) -> ResultTable:
     """A table by its name."""
     if name not in TABLES:
         raise ScaleGMNError(f"table: expected one of {', '.join(TABLES)}, got {name!r}")

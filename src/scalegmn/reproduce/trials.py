@@ -1,8 +1,8 @@
-"""The same few trials for every method that a reader compares, and the recipe of the one that wins.
+"""The same few trials for every method that readers compare, and the recipe of the best one.
 
 A table has one dataset on which settings are tried, and a list of them, `grids/SCALE/TABLE`. Every method starts from
 its own recipe, `trials/FOLDER/METHOD`, has the budget of a run for each trial, and is judged on validation networks
-alone. What wins becomes `SCALE/FOLDER/METHOD`, the recipe of the method's row in all columns of the table.
+alone. The best trial becomes `SCALE/FOLDER/METHOD`, the recipe of the method's row in all columns of the table.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 from ..core.schema import strict
 from ..errors import ScaleGMNError
-from ..files import write_atomically
+from ..files import read_object, write_atomically, write_json
 from ..tasks import task_class
-from ..training.lanes import Watch, train_all
+from ..training.lanes import Watch
 from ..training.recipe import Recipe, flat, make_recipe, override, read_values, shipped, to_toml
 from ..training.run import Run
-from ..training.state import read_json, write_json
 from ..training.sweep import parse_grid
-from .experiments import DATASETS, METHODS, Dataset, Method, run_folder, run_name, with_budget
+from .experiments import DATASETS, METHODS, Contender, Dataset, run_folder, run_name, with_budget
 from .identity import checksums
-from .records import machine, same_recipe
-from .tables import Table
-from .zoos import Place, Scale, open_zoo, zoo_path
+from .records import Measured, measured, same_recipe
+from .run import train_recorded
+from .tables import ResultTable
+from .zoos import Folders, Scale, open_zoo, zoo_path
 
 _TIMES = "times."
 
@@ -37,13 +37,13 @@ class Trial:
 
     Arguments:
         dataset, method: Which.
-        number: Among the trials of its method.
+        number: Its number among the trials of the method.
         changes: What differs from the method's own recipe, by dotted key.
         recipe: The whole recipe.
     """
 
     dataset: Dataset
-    method: Method
+    method: Contender
     number: int
     changes: Mapping[str, Any]
     recipe: Recipe
@@ -55,11 +55,11 @@ class Trial:
 
     @property
     def folder(self) -> str:
-        """Of its run, which is that of the first seed of its row if it wins."""
+        """The folder of its run; if it wins, this is also the run of the row's first seed."""
         return run_folder(run_name(self.dataset, self.method, 0), self.recipe)
 
 
-def tried(table: Table, scale: Scale) -> tuple[str, ...]:
+def tried(table: ResultTable, scale: Scale) -> tuple[str, ...]:
     """The methods of a table that have trials at a scale.
 
     >>> from .tables import TABLES
@@ -72,12 +72,12 @@ def tried(table: Table, scale: Scale) -> tuple[str, ...]:
     return tuple(m for m in table.methods if f"trials/{_kind(table)}/{m}" in known)
 
 
-def _kind(table: Table) -> str:
+def _kind(table: ResultTable) -> str:
     """The folder of recipes that all datasets of a table share."""
     return DATASETS[table.tuned].recipes[-1]
 
 
-def trials(table: Table, method: str, place: Place, minutes: float | None = None) -> list[Trial]:
+def trials(table: ResultTable, method: str, place: Folders, minutes: float | None = None) -> list[Trial]:
     """The trials of a method.
 
     Arguments:
@@ -88,7 +88,7 @@ def trials(table: Table, method: str, place: Place, minutes: float | None = None
 
     >>> from pathlib import Path
     >>> from .tables import TABLES
-    >>> found = trials(TABLES["inr-classification"], "dws", Place("small", Path("zoos"), None))
+    >>> found = trials(TABLES["inr-classification"], "dws", Folders("small", Path("zoos"), None))
     >>> len(found), sorted(found[3].changes)
     (4, ['model.dropout', 'model.width', 'training.lr', 'training.weight_decay'])
     """
@@ -113,67 +113,37 @@ def _change(key: str, value: Any, own: Mapping[str, Any]) -> tuple[str, Any]:
     return key, max(1, round(value * own[key]))
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord(Measured):
     """What became of a trial; nothing is known of test networks.
 
     Arguments:
-        dataset, method, number, changes: Which.
-        metric: The name of the value.
-        val: On the validation networks, at the best validation; None where it is undefined.
-        epochs: Passes over the training networks.
-        seconds: Of one core.
-        recipe: The whole recipe; the zoo by its name.
-        versions, zoo, machine: As in the record of a run.
+        number, changes: Which.
     """
 
-    dataset: str
-    method: str
     number: int
     changes: dict[str, Any]
-    metric: str
-    val: float | None
-    epochs: float
-    seconds: float
-    recipe: dict[str, Any]
-    versions: dict[str, str]
-    zoo: dict[str, Any]
-    machine: dict[str, Any]
 
 
-def read_outcomes(results: Path) -> list[Outcome]:
+def read_outcomes(results: Path) -> list[TrialRecord]:
     """All records of trials beside the records of runs, in the order of their numbers."""
     found = []
     for path in sorted((results / "trials").glob("*.*.*.json")):
         try:
-            found.append(Outcome(**read_json(path)))
+            found.append(TrialRecord(**read_object(path)))
         except TypeError as error:
             raise ScaleGMNError(f"{path}: not a record of a trial ({error}); delete it and run again") from None
     return sorted(found, key=lambda o: (o.dataset, o.method, o.number))
 
 
 def _write(results: Path, trial: Trial, run: Run) -> None:
-    found, config = run.results(), read_json(run.path / "config.json")
-    dataset = trial.dataset
-    outcome = Outcome(
-        dataset.name,
-        trial.method.name,
-        trial.number,
-        dict(trial.changes),
-        dataset.metric,
-        found["val"][dataset.metric],
-        found["epochs"],
-        found["seconds"],
-        {**config["recipe"], "zoo": dataset.zoo},
-        config["versions"],
-        config["zoo"],
-        machine(),
-    )
+    fields = measured(trial.dataset, trial.method, run)
+    record = TrialRecord(**fields, number=trial.number, changes=dict(trial.changes))
     (results / "trials").mkdir(parents=True, exist_ok=True)
-    write_json(results / "trials" / f"{trial.name}.json", strict(vars(outcome)))
+    write_json(results / "trials" / f"{trial.name}.json", strict(vars(record)))
 
 
-def answer(trial: Trial, outcomes: Sequence[Outcome], place: Place) -> Outcome | None:
+def recorded(trial: Trial, outcomes: Sequence[TrialRecord], place: Folders) -> TrialRecord | None:
     """The record of a trial: of the same recipe and, where the zoo is here to compare with, of the same networks."""
     known = checksums(trial.dataset.zoo, place)
     for o in outcomes:
@@ -184,9 +154,9 @@ def answer(trial: Trial, outcomes: Sequence[Outcome], place: Place) -> Outcome |
 
 
 def unanswered(
-    table: Table, methods: Sequence[str], place: Place, results: Path, minutes: float | None = None
+    table: ResultTable, methods: Sequence[str], place: Folders, results: Path, minutes: float | None = None
 ) -> list[Trial]:
-    """The trials of which there is no record yet, every first one before every second one.
+    """The trials without a record; the first of every method come before the second ones.
 
     Arguments:
         table, methods: Which.
@@ -196,48 +166,33 @@ def unanswered(
     """
     outcomes = read_outcomes(results)
     asked = [trial for method in methods for trial in trials(table, method, place, minutes)]
-    left = [trial for trial in asked if answer(trial, outcomes, place) is None]
+    left = [trial for trial in asked if recorded(trial, outcomes, place) is None]
     return sorted(left, key=lambda trial: trial.number)
 
 
 def conduct(
     todo: Sequence[Trial],
-    place: Place,
+    place: Folders,
     runs: Path,
     results: Path,
     *,
     lanes: int | None = None,
     watch: Watch | None = None,
 ) -> None:
-    """Train trials; each leaves its record at once, and what was begun before goes on.
+    """Train trials; each leaves its record at once, and unfinished ones continue.
 
     Arguments:
-        todo: What to train.
-        place: Where zoos and images are.
-        runs: The folder of the runs.
-        results: The folder of the records.
-        lanes: How many at the same time; one for each core if omitted. Each has one thread.
-        watch: As in `train_all`.
+        todo, place, runs, results, lanes, watch: As in `perform`.
     """
     named = {trial.folder: trial for trial in todo}
-    written: set[str] = set()
-
-    def look(name: str, run: Run) -> None:
-        if watch is not None:
-            watch(name, run)
-        if run.finished and name not in written:
-            written.add(name)
-            _write(results, named[name], run)
-
     for zoo in dict.fromkeys(trial.dataset.zoo for trial in todo):
         open_zoo(zoo, place)
-    for name in named:
-        look(name, Run(runs / name))
-    train_all({name: t.recipe for name, t in named.items()}, runs, lanes=lanes, threads=1, watch=look, pause=1.0)
+    recipes = {name: trial.recipe for name, trial in named.items()}
+    train_recorded(recipes, runs, lambda name, run: _write(results, named[name], run), lanes=lanes, watch=watch)
 
 
-def winner(table: Table, method: str, place: Place, results: Path, minutes: float | None = None) -> Trial:
-    """The trial that was best on validation networks, the first of equals; all of them must have a record.
+def winner(table: ResultTable, method: str, place: Folders, results: Path, minutes: float | None = None) -> Trial:
+    """The best trial on validation networks (the first, if several are equal); all of them must have a record.
 
     Arguments:
         table, method: Which.
@@ -245,7 +200,7 @@ def winner(table: Table, method: str, place: Place, results: Path, minutes: floa
     """
     outcomes = read_outcomes(results)
     asked = trials(table, method, place, minutes)
-    found = [answer(trial, outcomes, place) for trial in asked]
+    found = [recorded(trial, outcomes, place) for trial in asked]
     sign = 1.0 if task_class(asked[0].recipe.task.name).maximise else -1.0
 
     def score(trial: Trial) -> float:
@@ -257,14 +212,14 @@ def winner(table: Table, method: str, place: Place, results: Path, minutes: floa
     return max(asked, key=score)
 
 
-def write_winner(table: Table, trial: Trial, recipes: Path, scale: Scale) -> list[Path]:
-    """Write the recipe of a method's row, and make folders of single datasets follow it; the files written.
+def write_winner(table: ResultTable, trial: Trial, recipes: Path, scale: Scale) -> list[Path]:
+    """Write the recipe of a method's row, and let recipes of single datasets follow it; returns the files written.
 
     Arguments:
         table: Of which table.
-        trial: What won.
+        trial: The best trial.
         recipes: The folder of recipes.
-        scale: Whose.
+        scale: Of the table.
     """
     kind, method = _kind(table), trial.method
     tables: dict[str, dict[str, Any]] = {}

@@ -11,12 +11,14 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import ScaleGMNError
-from ..files import Array
-from ..zoo.cnn.build import Budget, build_cnn_zoo
+from ..files.arrays import Array
+from ..zoo.cnn.build import build_cnn_zoo
+from ..zoo.cnn.recipe import Budget
 from ..zoo.images.collections import Images, load_images
 from ..zoo.imports.cnn_zoo import import_cnn_zoo
 from ..zoo.imports.inr import import_inr
-from ..zoo.inr.build import Fit, build_inr_zoo
+from ..zoo.inr.build import build_inr_zoo
+from ..zoo.inr.conventions import Fit
 from ..zoo.store.combine import combine
 from ..zoo.store.zoo import Zoo
 
@@ -29,7 +31,7 @@ PAPER_CNNS = 15_000
 
 
 @dataclass(frozen=True)
-class Place:
+class Folders:
     """Where things are.
 
     Arguments:
@@ -37,7 +39,7 @@ class Place:
         zoos: The folder of the zoos of this scale.
         images: The folder of the image files.
         report: As in `build_inr_zoo`.
-        published: The folder of published collections, which are taken where they are there.
+        published: The folder of published collections, which are used if they are there.
     """
 
     scale: Scale
@@ -47,10 +49,10 @@ class Place:
     published: Path | None = None
 
 
-def collection(name: str, place: Place) -> Path | None:
-    """The published collection that a zoo is converted from, a folder or an archive; None where it is not given.
+def collection(name: str, place: Folders) -> Path | None:
+    """The published collection that a zoo is converted from, a folder or an archive; None if it is not given.
 
-    >>> collection("mnist", Place("paper", Path("zoos"), None)) is None
+    >>> collection("mnist", Folders("paper", Path("zoos"), None)) is None
     True
     """
     if place.published is None:
@@ -59,13 +61,13 @@ def collection(name: str, place: Place) -> Path | None:
     return next((path for path in found if path.is_file() or any(path.rglob(_MARKS[name in CNNS]))), None)
 
 
-def zoo_path(name: str, place: Place) -> Path:
-    """Where a zoo is, or will be; converted collections lie beside the zoos of ours."""
+def zoo_path(name: str, place: Folders) -> Path:
+    """Where a zoo is, or will be; converted collections are beside our own zoos."""
     return place.zoos / (name if collection(name, place) is None else f"{name}-published")
 
 
-def open_zoo(name: str, place: Place) -> Zoo:
-    """A zoo of the experiments; built, converted or continued, if it is not there."""
+def open_zoo(name: str, place: Folders) -> Zoo:
+    """A zoo of the experiments; built, converted or continued if it is not complete."""
     if name not in _BUILDERS:
         raise ScaleGMNError(f"zoo: expected one of {', '.join(_BUILDERS)}, got {name!r}")
     path = zoo_path(name, place)
@@ -79,18 +81,18 @@ def open_zoo(name: str, place: Place) -> Zoo:
     return import_inr(_KINDS[name], source, path, images=place.images if name == "mnist" else None)
 
 
-def add_zoo(name: str, build: Callable[[str, Place], Zoo]) -> None:
-    """Say how a zoo of your own is made; `open_zoo` calls it where the zoo is not there yet."""
+def add_zoo(name: str, build: Callable[[str, Folders], Zoo]) -> None:
+    """Say how a zoo of your own is made; `open_zoo` calls it if the zoo does not exist yet."""
     _BUILDERS[name] = build
 
 
-def _inr(name: str, place: Place) -> Zoo:
+def _inr(name: str, place: Folders) -> Zoo:
     source = load_images(name, place.images)
     sizes = SMALL_SIZES if place.scale == "small" else None
     return build_inr_zoo(source, place.zoos / name, sizes=sizes, report=place.report)
 
 
-def _views(name: str, place: Place) -> Zoo:
+def _views(name: str, place: Folders) -> Zoo:
     """CIFAR-10 in the convention of Zhou et al.; every training image is fitted several times."""
     small = place.scale == "small"
     return build_inr_zoo(
@@ -104,11 +106,11 @@ def _views(name: str, place: Place) -> Zoo:
     )
 
 
-def _single_view(name: str, place: Place) -> Zoo:
+def _single_view(name: str, place: Folders) -> Zoo:
     return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place), where={"view": "0"})
 
 
-def _cnn(name: str, place: Place) -> Zoo:
+def _cnn(name: str, place: Folders) -> Zoo:
     """Small CNNs, of one activation, on grey images; at the paper's scale they train as long as the published ones."""
     images, _, activation = name.partition("-gs-")
     source = load_images("cifar10", place.images, grey=True) if images == "cifar10" else _svhn(place.images)
@@ -123,7 +125,7 @@ def _cnn(name: str, place: Place) -> Zoo:
     )
 
 
-def _both(name: str, place: Place) -> Zoo:
+def _both(name: str, place: Folders) -> Zoo:
     return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place))
 
 
@@ -134,7 +136,7 @@ PARTS = {
     "cifar10-gs-both": ("cifar10-gs-relu", "cifar10-gs-tanh"),
     "svhn-gs-both": ("svhn-gs-relu", "svhn-gs-tanh"),
 }
-_BUILDERS: dict[str, Callable[[str, Place], Zoo]] = {
+_BUILDERS: dict[str, Callable[[str, Folders], Zoo]] = {
     "mnist": _inr,
     "fashion-mnist": _inr,
     "cifar10-views": _views,

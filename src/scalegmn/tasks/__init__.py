@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.schema import from_json
-from ..errors import ScaleGMNError, nearest
+from ..errors import known
 from .base import Task
 from .build import build_model
 from .classification import Classification
@@ -19,16 +19,8 @@ TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Reg
 
 
 def task_class(name: str) -> type[Task]:
-    """The task of a name.
-
-    >>> task_class("regresion")
-    Traceback (most recent call last):
-    ...
-    scalegmn.errors.ScaleGMNError: task: 'regresion' is not known; did you mean 'regression'?
-    """
-    if name not in TASKS:
-        raise ScaleGMNError(f"task: {name!r} is not known; {nearest(name, TASKS)}")
-    return TASKS[name]
+    """The task of a name."""
+    return known("task", name, TASKS)
 
 
 def task_from_json(values: Mapping[str, Any]) -> Task:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.networks import Networks
 from ..core.schema import to_json
 from ..core.spec import Spec
-from ..models.base import Metanetwork
+from ..models.heads import Metanetwork
 from ..models.trunk import Trunk
 from ..zoo.store.zoo import Zoo
 
@@ -21,19 +21,19 @@ Head = Literal["invariant", "equivariant"]
 
 @dataclass(frozen=True, repr=False)
 class NoOptions(Spec):
-    """Of a head that leaves nothing to choose."""
+    """A head without options."""
 
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """Something to learn from a zoo. Its fields are all that must be remembered to use a trained model.
+    """Something to learn from a zoo. Its fields are all that must be stored to use a trained model.
 
     Attributes:
         name: As recipes call it.
         head: What kind of head it needs.
-        head_spec: What can be chosen about that head.
+        head_spec: The options of that head.
         metric: The metric that picks the best epoch.
-        maximise: Whether more of it is better.
+        maximise: Whether larger values are better.
     """
 
     name: ClassVar[str]
@@ -45,7 +45,7 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def from_zoo(cls, zoo: Zoo) -> Task:
-        """The task as this zoo poses it; further keyword-only arguments are the options of a recipe."""
+        """The task for this zoo; further keyword-only arguments are the options of a recipe."""
 
     @abstractmethod
     def attach(self, trunk: Trunk, options: Mapping[str, Any]) -> Metanetwork:
@@ -58,11 +58,11 @@ class Task(ABC):
 
     @abstractmethod
     def targets(self, zoo: Zoo, indices: Tensor) -> Tensor:
-        """What some networks of the zoo should give, (B, ...)."""
+        """The targets of some networks of the zoo, (B, ...)."""
 
     @abstractmethod
     def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
-        """What the model gives, comparable to `targets`, (B, ...)."""
+        """The output of the model, comparable to `targets`, (B, ...)."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Task(ABC):
         return [{"value": value.tolist()} for value in outputs]
 
     def better(self, new: float, old: float) -> bool:
-        """Whether one value of the metric beats another; nan never does."""
+        """Whether one value of the metric is better than another; NaN never is."""
         return new > old if self.maximise else new < old
 
     def to_json(self) -> dict[str, Any]:

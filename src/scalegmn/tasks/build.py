@@ -8,7 +8,7 @@ from typing import Any
 from ..core.architecture import Architecture
 from ..core.spec import changed
 from ..errors import ScaleGMNError, nearest
-from ..models.base import Metanetwork
+from ..models.heads import Metanetwork
 from ..models.method import Method
 from ..models.registry import method
 from .base import Task
@@ -22,8 +22,8 @@ def build_model(
     Arguments:
         name: As in `scalegmn models`.
         options: Fields of the specifications of its trunk and of that head.
-        task: What it shall learn.
-        architectures: What it shall read.
+        task: What it learns.
+        architectures: The architectures that it reads.
     """
     found = method(name)
     trunk, head = split_options(found, type(task), options)
@@ -33,7 +33,7 @@ def build_model(
 def split_options(
     chosen: Method, task: type[Task], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a recipe says about a model: the options of the trunk and those of the head, each checked by its own.
+    """The options of a model in a recipe, divided into those of the trunk and those of the head, and checked.
 
     >>> from scalegmn.tasks import Editing
     >>> split_options(method("scalegmn"), Editing, {"width": 32, "copies": 8.0})

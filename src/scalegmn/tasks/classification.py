@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..models.base import Classifier, Metanetwork
+from ..models.heads import Classifier, Metanetwork
 from ..models.trunk import Trunk
 from ..zoo.store.zoo import Zoo
 from .base import Head, Task
@@ -81,7 +81,7 @@ class Classification(Task):
         return {"loss": self.loss(outputs, targets).item(), "accuracy": hits.item()}
 
     def answers(self, outputs: Tensor, *, top: int = 1) -> list[dict[str, Any]]:
-        """The most probable label; with `top`, so many of them under that name as well."""
+        """The most probable label; with `top` > 1 also the list of that many, under `top`."""
         p, best = outputs.float().softmax(1).topk(min(top, len(self.classes)), 1)
         labels = self.names or self.classes
         rows = zip(best.tolist(), p.tolist(), strict=True)

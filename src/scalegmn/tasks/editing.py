@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.networks import Networks, each_architecture
+from ..core.mixed import each_architecture
+from ..core.networks import Networks
 from ..core.spec import Spec
 from ..errors import ScaleGMNError
-from ..models.base import Editor, EditorSpec, Metanetwork
+from ..models.heads import Editor, EditorSpec, Metanetwork
 from ..models.trunk import Trunk
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
@@ -53,20 +54,20 @@ def contrast(images: Images, factor: float = 2.0) -> Images:
     """
     weights = np.array([0.299, 0.587, 0.114]) if images.shape[-1] == 3 else np.full(images.shape[-1], 1.0)
     grey = (images * (weights / weights.sum())).sum(-1).mean((1, 2)).round()[:, None, None, None]
-    moved: Images = (grey + factor * (images - grey)).round().clip(0, 255).astype(np.uint8)
-    return moved
+    changed: Images = (grey + factor * (images - grey)).round().clip(0, 255).astype(np.uint8)
+    return changed
 
 
 @dataclass(frozen=True)
 class Editing(Task):
-    r"""Mean squared error between what the edited INR renders and the edited image, on the image's grid.
+    r"""Mean squared error between the picture of the edited INR and the edited image, on the image's grid.
 
     \(\frac{1}{B d} \sum_i \sum_p (f(p; \theta_i + \gamma g(\theta_i)) - t_i(p))^2\) with the target images t (paper,
     appendix on INR editing). The model sees weights only, never the image.
 
     Arguments:
         target: `dilation` (3x3 square) or `contrast` (factor 2) of the 8-bit image.
-        canvas: What the INRs paint on.
+        canvas: The grid and range of colours of the pictures.
     """
 
     name: ClassVar[str] = "editing"
@@ -99,7 +100,7 @@ class Editing(Task):
         return torch.from_numpy(change(zoo.images(indices).numpy())).float() / 255
 
     def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
-        """What the edited networks show on the scale [0, 1], (B, H, W, C)."""
+        """The pictures of the edited networks on the scale [0, 1], (B, H, W, C)."""
         assert isinstance(model, Editor)
         return each_architecture(lambda batch: self.canvas.picture(self._render(model, batch)), networks)
 

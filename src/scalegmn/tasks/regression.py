@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..models.base import Metanetwork, Regressor
+from ..models.heads import Metanetwork, Regressor
 from ..models.trunk import Trunk
 from ..zoo.store.zoo import Zoo
 from .base import Head, Task

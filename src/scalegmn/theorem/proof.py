@@ -4,7 +4,7 @@ A vertex state is
 
     [ bias | pre-activations | post-activations | gradients at pre-activations | gradients at post-activations ]
 
-with one channel per input in each part but the first; dual states hold the gradients with a dual stream.
+with one channel per input in each part except the first; with a dual stream, dual states hold the gradients.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from torch import Tensor, nn
 from ..core.activations import Activation
 from ..core.groups import Group
 from ..native.formula import NONE, Edge, gated
+from ..native.unit import unit
 from ..nn.body import MessagePassing
 from ..nn.encoding import reciprocal
-from ..nn.invariant import Invariant, Product, unit
+from ..nn.invariant import GatedProduct, Invariant
 from ..nn.layers import DualLayer, GraphLayer, ReciprocalLayer, SharedLayer
 from ..nn.message import EdgeUpdate, Message, Update
 from ..nn.scale import ScaleEquivariant, ScaleInvariants
 
 
 @dataclass(frozen=True)
-class Channels:
-    """Where a vertex state keeps what, for `count` inputs. Messages use the first `count` channels."""
+class StateChannels:
+    """The parts of a vertex state for `count` inputs. Messages use the first `count` channels."""
 
     count: int
 
@@ -88,7 +89,7 @@ class AnalyticInvariant(Invariant):
         y = self.function(xs)
         return (y + self.function([-x for x in xs])) / 2 if self.group.signs else y
 
-    def times(self, p: Product) -> Tensor:
+    def times(self, p: GatedProduct) -> Tensor:
         x = p.x.dense()
         return p.of(self([x, *p.companions]), Edge(x))
 
@@ -105,12 +106,12 @@ class Analytic(nn.Module):
         return self.function(x)
 
     def on_edges(self, x: Edge, contexts: Sequence[Tensor] = (), *, reduce: int = NONE) -> Tensor:
-        """The same of vectors on edges (B, n_t, n_s, k), or its sum to one end."""
+        """The same for vectors on edges (B, n_t, n_s, k), or the sum over one end."""
         assert not contexts
         return gated(None, self(x.dense()), reduce=reduce)
 
 
-def set_start(body: MessagePassing, c: Channels, inputs: Tensor, cotangent: Tensor) -> None:
+def set_start(body: MessagePassing, c: StateChannels, inputs: Tensor, cotangent: Tensor) -> None:
     """Positional encodings hold inputs and output gradients; hidden neurons start from their biases."""
     body.positions.input[:, : c.count] = inputs.T
     body.positions.output[:, : c.count] = cotangent.T
@@ -135,7 +136,7 @@ def set_start(body: MessagePassing, c: Channels, inputs: Tensor, cotangent: Tens
         body.dual_init.output = Analytic(lambda p: at_output(nn.functional.pad(p, (1, 0))))  # type: ignore[assignment]
 
 
-def set_layer(layer: GraphLayer, c: Channels, sigma: dict[Group, Activation]) -> None:
+def set_layer(layer: GraphLayer, c: StateChannels, sigma: dict[Group, Activation]) -> None:
     """One iteration: forward messages carry post-activations, backward messages gradients, edges stay."""
     _set_message(layer.message, c, c.post)
     _set_edge_update(layer.edge_update)
@@ -154,7 +155,7 @@ def set_layer(layer: GraphLayer, c: Channels, sigma: dict[Group, Activation]) ->
             _set_update(layer.update, c, sigma, backward="gradient")
 
 
-def _set_message(message: Message, c: Channels, what: slice) -> None:
+def _set_message(message: Message, c: StateChannels, what: slice) -> None:
     """The message y[what] * e[0]: Gamma = 1, ScaleInv = 1."""
     first = slice(0, c.count)
     _assign(message.rescale.vertex, [(first, what)])
@@ -180,7 +181,7 @@ def _set_edge_update(update: EdgeUpdate) -> None:
     _set_constant(update.invariant)
 
 
-def _set_update(update: Update, c: Channels, sigma: dict[Group, Activation], *, backward: str | None) -> None:
+def _set_update(update: Update, c: StateChannels, sigma: dict[Group, Activation], *, backward: str | None) -> None:
     """z = b + m, sigma(z) = z * (sigma(z) / z), and with backward messages the gradients sigma'(z) m and m.
 
     States are [x, m] or [x, m, m'] with width w each; m' holds gradients, or sums of them whose inverse is kept.
@@ -225,8 +226,8 @@ def _set_update(update: Update, c: Channels, sigma: dict[Group, Activation], *, 
     update.input, update.output = Analytic(at_input), Analytic(at_output)  # type: ignore[assignment]
 
 
-def _set_dual_update(update: Update, c: Channels, sigma: dict[Group, Activation]) -> None:
-    """Gradients sigma'(z) m and m from states [d, m], with the companion x that knows z."""
+def _set_dual_update(update: Update, c: StateChannels, sigma: dict[Group, Activation]) -> None:
+    """Gradients sigma'(z) m and m from states [d, m], with the vertex state x, which contains z."""
     w = c.width
     back = slice(w, w + c.count)
     _set_gamma(update.hidden, [(c.pre_gradient, back), (c.post_gradient, back)])

@@ -1,7 +1,7 @@
 r"""A bidirectional ScaleGMN that runs the network it reads: the theorem of the paper (A.6.2) as a program.
 
 The message passing is that of `MessagePassing`: the same layers, messages, updates and edges. Linear maps get the
-weights of the proof, and invariant nets and MLPs become the functions that the proof asks of them (`proof.py`).
+weights of the proof, and invariant nets and MLPs are replaced by the functions of the proof (`proof.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..nn.body import MessagePassing
 from ..nn.encoding import reciprocal
 from ..nn.layers import GraphLayer
 from ..nn.spec import Flow, PassingSpec
-from .proof import Channels, set_layer, set_start
+from .proof import StateChannels, set_layer, set_start
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,9 @@ class Simulation(nn.Module):
             raise ScaleGMNError("backward: expected dual, shared or reciprocal, got none; gradients flow backwards")
         _check(architecture)
         self.architecture = architecture
-        self.channels = Channels(len(inputs))
+        self.channels = StateChannels(len(inputs))
         self.body = MessagePassing(
-            [architecture],
-            PassingSpec(self.channels.width, layers, backward, skip=False),
-            last_edges=True,
+            [architecture], PassingSpec(self.channels.width, layers, backward, skip=False), last_edges=True
         ).to(inputs.dtype)
         with torch.no_grad():
             set_start(self.body, self.channels, inputs, cotangent)
@@ -95,7 +93,7 @@ class Simulation(nn.Module):
 
 
 def _check(architecture: Architecture) -> None:
-    """Complain about what the construction does not cover."""
+    """Refuse what the construction does not cover."""
     found: dict[Group, Activation] = {}
     for i, layer in enumerate(architecture.layers[1:-1], 1):
         act, group = layer.activation, architecture.groups[i]

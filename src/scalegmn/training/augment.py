@@ -1,4 +1,4 @@
-"""Augmentation on the fly: random symmetries of a batch, noise on its weights, and motions of its inputs."""
+"""Augmentation of batches: random symmetries, noise on the weights, and random affine maps of the inputs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..errors import ScaleGMNError
 
 @dataclass(frozen=True)
 class ScaleAugment:
-    r"""Rescales the neurons of every network of a batch at random, which leaves its function as it is.
+    r"""Rescales the neurons of every network of a batch at random, which does not change its function.
 
     Signs flip with probability 1/2, positive scales follow an exponential distribution,
     \(q \sim \lambda e^{-\lambda q}\), as in the paper's ablation on augmentation (section 6). Which of the two applies
     to a layer follows from its architecture.
 
     Arguments:
-        rate: The coefficient \(\lambda\). Scales below 1e-4 of the mean are raised to that: their reciprocal multiplies
-            the next layer, and a float has to hold it.
+        rate: The coefficient \(\lambda\). Scales below 1e-4 of the mean are raised to that, since the next layer is
+            multiplied by their reciprocals, which must not overflow.
         permute: Whether to shuffle the hidden neurons as well.
 
     >>> from scalegmn.core.architecture import Architecture
@@ -45,6 +45,7 @@ class ScaleAugment:
     def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
         """The rescaled networks; `generator` is the source of randomness (on the CPU)."""
         a, count = networks.architecture, len(networks)
+
         def order(heads: int, size: int) -> Tensor:
             return torch.rand(count, heads, size, generator=generator).argsort(2)
 
@@ -93,10 +94,10 @@ class NoiseAugment:
 
 @dataclass(frozen=True)
 class MoveAugment:
-    r"""Composes networks of coordinates with affine maps, \(u(x) \to u((1 + sA)x + sa)\): a picture moves a little.
+    r"""Composes INRs with random affine maps, \(u(x) \to u((1 + sA)x + sa)\), which moves the picture a little.
 
-    The map goes into the first weights and biases, \(W(1 + sA)\) and \(b + sWa\), so the result is exact (Navon et al.
-    2023 turn and shift representations in the same way).
+    The map is absorbed by the first weights and biases, \(W(1 + sA)\) and \(b + sWa\), so the result is exact (Navon
+    et al. 2023 turn and shift representations in the same way).
 
     Arguments:
         strength: The factor s; entries of A and a are uniform in (-1, 1), and differ from network to network.

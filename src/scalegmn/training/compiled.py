@@ -1,8 +1,9 @@
 """torch.compile for models of networks.
 
-Of models with message passing the iterations are compiled: those of one kind share one compilation, which serves
-batches of any size. Other models are Python all over, with architectures, views and dispatch by group: there the loss
-is first traced to a graph of tensor operations for one architecture and one batch size, and that graph is compiled.
+In models with message passing, the iterations are compiled: those of one kind share one compilation, which serves
+batches of any size. Other models mix tensor operations with much Python (architectures, views, dispatch by group):
+their loss is first traced to a graph of tensor operations for one architecture and one batch size, and that graph is
+compiled.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from ..nn.body import MessagePassing
 
 
 class Compiled(nn.Module):
-    """A loss with compiled iterations, or compiled for the first batch it meets.
+    """A loss with compiled iterations, or compiled for the first batch.
 
-    In the second case batches of another size or of mixed architectures run as is.
+    In the second case, batches of another size or of mixed architectures run uncompiled.
 
     Arguments:
-        objective: Takes networks and targets, gives a scalar.
+        objective: Maps networks and targets to a scalar.
         backend: Of torch.compile.
     """
 

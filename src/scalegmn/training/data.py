@@ -1,4 +1,4 @@
-"""Training batches as a function of the step, and of nothing else: nothing to save, nothing to restore."""
+"""Training batches as a function of the step alone, so that nothing must be saved or restored."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.canonical import Canonical, present
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
 from ..zoo.store.zoo import Batch, Batches, Zoo
-
-__all__ = ["Canonical", "Stream", "fetch", "listed", "open_zoo", "present", "seed_for", "some"]
 
 # Purposes of random numbers; those of two purposes never coincide.
 ORDER, DROPOUT, AUGMENT, PREPARE, TRANSFORM, CHOICE = range(6)
 
 
 def seed_for(seed: int, purpose: int, *where: int) -> int:
-    """A seed for one purpose at one place, such as a step and a process.
+    """A seed for one purpose, at a place such as a step and a process.
 
     >>> seed_for(0, DROPOUT, 1) != seed_for(0, DROPOUT, 2)
     True
@@ -36,7 +33,7 @@ class Stream:
     Arguments:
         indices: The numbers of the training networks (N,).
         batch: Networks per step.
-        seed: Of the permutations.
+        seed: Decides the permutations.
 
     >>> stream = Stream(torch.arange(10), 4, 0)
     >>> [len(stream.indices_of(step)) for step in range(4)]
@@ -63,7 +60,7 @@ class Stream:
 
 
 def some(indices: Tensor, count: int | None) -> Tensor:
-    """The first few of a fixed random order, ascending; all where no number is given.
+    """The first few in a fixed random order, sorted; all if no number is given.
 
     Arguments:
         indices: Numbers of networks (N,).
@@ -81,12 +78,12 @@ def some(indices: Tensor, count: int | None) -> Tensor:
     return indices[torch.randperm(len(indices), generator=generator)[:count]].sort().values
 
 
-def open_zoo(path: str | Path, sha256: str) -> Zoo:
-    """The zoo of a run, if it is still there and still the same.
+def unchanged_zoo(path: str | Path, sha256: str) -> Zoo:
+    """The zoo of a run; refused if it is missing or has changed.
 
     Arguments:
-        path: Of its directory.
-        sha256: What the run noted about its content.
+        path: Its directory.
+        sha256: The checksum that the run recorded.
     """
     zoo = Zoo.open(path)
     if zoo.header["sha256"] != sha256:
@@ -94,13 +91,13 @@ def open_zoo(path: str | Path, sha256: str) -> Zoo:
     return zoo
 
 
-def fetch(zoo: Zoo, indices: Tensor) -> Batch:
-    """Networks of a zoo with any number of architectures; its `indices` stand in the order of the networks."""
+def batch_of(zoo: Zoo, indices: Tensor) -> Batch:
+    """Networks of a zoo with any number of architectures; its `indices` are in the order of the networks."""
     return Batches(zoo, indices, max(len(indices), 1))[0]
 
 
 def broken(zoo: Zoo, indices: Tensor) -> list[int]:
-    """The numbers of those networks that have NaN or infinite weights.
+    """The numbers of the networks with NaN or infinite weights.
 
     Arguments:
         zoo: The networks.
@@ -108,7 +105,7 @@ def broken(zoo: Zoo, indices: Tensor) -> list[int]:
     """
     found: list[int] = []
     for part in indices.sort().values.split(1024):
-        networks, numbers = fetch(zoo, part)
+        networks, numbers = batch_of(zoo, part)
         rows = torch.cat([batch.parameters.isfinite().all(1) for batch in listed(networks)])
         found += numbers[~rows].tolist()
     return sorted(found)

@@ -1,4 +1,4 @@
-"""One process or several: who writes, who reads what, and how they agree."""
+"""One process or several: which one writes, what each reads, and how they exchange values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class World:
         return self.rank == 0
 
     def once(self, action: Callable[[], T]) -> T:
-        """Do something in the main process only; all get its result, or its complaint."""
+        """Do something in the main process only; all processes get its result, or its error."""
         if self.size == 1:
             return action()
         box: list[Any] = [None, None]
@@ -57,15 +57,15 @@ class World:
         return found
 
     def part(self, indices: Tensor) -> Tensor:
-        """This process's share of some indices, in turns."""
+        """This process's share of some indices, dealt out in turns."""
         return indices[self.rank :: self.size]
 
     def join(self, mine: Tensor, total: int) -> Tensor:
-        """Put together what the processes computed for their parts of `total` things.
+        """Join what the processes computed for their parts of `total` rows.
 
         Arguments:
             mine: On the CPU, one row for each index of `part`.
-            total: How many rows there are in all.
+            total: The number of rows of all processes.
         """
         if self.size == 1:
             return mine
@@ -77,7 +77,7 @@ class World:
         return whole
 
     def mean(self, value: Tensor) -> float:
-        """The mean of a scalar over all processes, on which they then agree."""
+        """The mean of a scalar over all processes."""
         if self.size > 1:
             value = value.detach().clone()
             dist.all_reduce(value)
@@ -95,7 +95,7 @@ class World:
 
 @contextmanager
 def world(device: str = "auto") -> Iterator[World]:
-    """Join the processes that torchrun started, or be alone.
+    """Join the processes that torchrun started; without torchrun, a single process.
 
     Arguments:
         device: As torch names it; `auto` takes a GPU if there is one.
@@ -111,6 +111,8 @@ def world(device: str = "auto") -> Iterator[World]:
     dist.init_process_group("nccl" if where.type == "cuda" else "gloo")
     try:
         yield World(rank, size, where)
+        # Nobody leaves while another still talks to it: a process that ends in the middle of that takes the other down.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 
@@ -122,7 +124,8 @@ def _device(name: str, local_rank: int) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        if torch.empty(0, device=device).is_meta:
+            raise RuntimeError("tensors there have no data")
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ScaleGMNError(f"device: cannot use {name!r} ({reason}); expected auto, cpu, cuda or mps") from None

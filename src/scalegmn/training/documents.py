@@ -1,4 +1,4 @@
-"""The JSON files of a run: what must stand in them, checked before anything believes it."""
+"""The JSON files of a run: what they must contain, checked before it is used."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 
 from ..core.canonical import Canonical
-from ..files import believing
+from ..files import believing, read_object
 from .options import complain
 
 Metrics = dict[str, float | None]
 
 
 class _Table(BaseModel):
-    """Entries beside those named are not looked at."""
+    """A JSON object; further entries are ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
 
 class Named(_Table):
-    """`model` and `task` of config.json: a name, and options that are checked where they are used."""
+    """`model` and `task` of config.json: a name, and options that are checked when they are used."""
 
     name: str
 
 
-class Origin(_Table):
+class UsedZoo(_Table):
     """`zoo` of config.json."""
 
     sha256: str
 
 
 class Asked(_Table):
-    """`recipe` of config.json, as far as others than training need it."""
+    """`recipe` of config.json: the entries that are needed outside of training."""
 
     zoo: str
     seed: int
@@ -50,7 +50,7 @@ class Config(_Table):
     architectures: list[dict[str, Any]]
     layouts: list[dict[str, Any]] = []
     recipe: Asked
-    zoo: Origin
+    zoo: UsedZoo
     versions: dict[str, str]
 
 
@@ -75,14 +75,14 @@ class Results(_Table):
 
 
 def checked(kind: Any, value: Any, path: Path) -> Any:
-    """The same value, if it is what a file of this kind holds; else one line that names the file.
+    """The same value, if it is valid for a file of this kind; otherwise a one-line error that names the file.
 
     Arguments:
         kind: One of the classes above, or any other type that pydantic understands.
         value: What the file holds.
         path: Of the file.
 
-    >>> checked(Origin, {"sha256": 3}, Path("config.json"))
+    >>> checked(UsedZoo, {"sha256": 3}, Path("config.json"))
     Traceback (most recent call last):
     ...
     scalegmn.errors.ScaleGMNError: config.json: sha256: input should be a valid string, got 3
@@ -93,3 +93,9 @@ def checked(kind: Any, value: Any, path: Path) -> Any:
         except ValidationError as error:
             raise complain(error, str(path), lambda place: ()) from None
     return value
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The content of a config.json."""
+    found: dict[str, Any] = checked(Config, read_object(path), path)
+    return found

@@ -1,4 +1,4 @@
-"""What a model says about the networks of a zoo, also after a random symmetry was applied to them."""
+"""Evaluating a model on the networks of a zoo, also after random symmetries were applied to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.canonical import Canonical, present
 from ..core.networks import Networks
 from ..core.transform import Transform
-from ..models.base import Metanetwork
+from ..models.heads import Metanetwork
 from ..tasks import Task
 from ..zoo.store.zoo import Zoo
 from .data import TRANSFORM, seed_for
@@ -24,9 +24,9 @@ class Evaluation:
     """Answers and truths, in the order of the indices.
 
     Arguments:
-        outputs: What the model gave (B, ...), on the CPU.
-        targets: What it should have given (B, ...).
-        metrics: Of the two.
+        outputs: The outputs of the model (B, ...), on the CPU.
+        targets: The wanted outputs (B, ...).
+        metrics: Computed from the two.
     """
 
     outputs: Tensor
@@ -36,7 +36,7 @@ class Evaluation:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, and then the mode before."""
+    """Evaluation mode without gradients; the previous mode is restored afterwards."""
     training = model.training
     model.eval()
     try:
@@ -57,7 +57,7 @@ def evaluate(
     batch: int = 256,
     transform_seed: int | None = None,
 ) -> Evaluation:
-    """Ask the model about some networks of a zoo; several processes share the work.
+    """Evaluate the model on some networks of a zoo; several processes share the work.
 
     Arguments:
         model: On the world's device.
@@ -67,7 +67,7 @@ def evaluate(
         world: The processes that share the work.
         canonical: The form in which the model sees its networks.
         batch: Networks at a time.
-        transform_seed: Ask about randomly permuted and rescaled copies instead, if given.
+        transform_seed: If given, evaluate on randomly permuted and rescaled copies instead.
     """
     mine = world.part(indices)
     outputs, targets = [], []
@@ -91,7 +91,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Difference:
-    """Of a metric between two models, with a 95 % interval.
+    """The difference of a metric between two models, with a 95 % interval.
 
     Arguments:
         value: One minus the other.
@@ -104,9 +104,9 @@ class Difference:
 
 
 def compare(task: Task, one: Evaluation, other: Evaluation, *, resamples: int = 1000) -> dict[str, Difference]:
-    """How much two models differ on the same networks, and how much of that is the choice of networks.
+    """How much two models differ on the same networks, with an interval for the choice of networks.
 
-    The interval is that of a paired bootstrap: the networks are drawn anew, with replacement, again and again.
+    The interval is that of a paired bootstrap: the networks are drawn repeatedly with replacement.
 
     Arguments:
         task: Of both.

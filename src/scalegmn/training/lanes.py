@@ -1,4 +1,4 @@
-"""Several recipes at once: each is trained by `scalegmn train` in a process of its own, so that all cores are busy."""
+"""Several recipes at once: each is trained by `scalegmn train` in a process of its own, so that all cores are used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from ..errors import ScaleGMNError
 from ..files import write_atomically
-from ..native import library as kernels
+from ..native import library
 from .recipe import Recipe
 from .run import Run
 
@@ -29,22 +29,21 @@ def train_all(
     watch: Watch | None = None,
     pause: float = 0.2,
 ) -> None:
-    """Train several recipes; what is finished already is left as it is, what was begun goes on.
+    """Train several recipes; finished runs are kept, unfinished ones continue.
 
-    A run that another process trains at the moment, such as one that outlived the command that started it, is waited
-    for.
+    If another process is training a run, perhaps because it outlived the command that started it, this waits for it.
 
     Arguments:
         recipes: By name.
-        out: Each run goes to `out / name`, its recipe to `out / name.toml`, what it says to `out / name.log`.
+        out: Each run goes to `out / name`, its recipe to `out / name.toml`, its messages to `out / name.log`.
         lanes: How many at the same time; one for each core if omitted.
         threads: Of each process; the cores shared equally if omitted.
-        watch: Called again and again with the name and directory of each run that goes on, and once after its end.
-        pause: Seconds between two looks.
+        watch: Called repeatedly with the name and directory of each running run, and once after its end.
+        pause: Seconds between two calls.
     """
     out.mkdir(parents=True, exist_ok=True)
     # Compiled once here, not by all processes at the same time.
-    kernels.load()
+    library.load()
     cores = torch.get_num_threads()
     lanes = min(lanes or cores, len(recipes))
     waiting = [name for name, recipe in recipes.items() if not _done(Run(out / name), recipe)]
@@ -89,4 +88,4 @@ def _start(name: str, recipe: Recipe, out: Path, threads: int) -> subprocess.Pop
 def _check(name: str, code: int, log: Path) -> None:
     if code:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or ["it said nothing"]
-        raise ScaleGMNError(f"{name}: training ended with exit code {code} ({lines[-1]}); {log} has the whole story")
+        raise ScaleGMNError(f"{name}: training ended with exit code {code} ({lines[-1]}); see {log}")

@@ -16,13 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from ..core.canonical import present
 from ..core.networks import Networks
 from ..errors import ScaleGMNError
-from ..models.base import Metanetwork
+from ..models.heads import Metanetwork
 from ..native.memory import keep_memory
 from ..tasks import Task, build_model, task_class
 from ..zoo.store.zoo import Zoo
 from .augment import MoveAugment, NoiseAugment, ScaleAugment
 from .compiled import Compiled
-from .data import AUGMENT, DROPOUT, PREPARE, Stream, broken, fetch, listed, seed_for, some
+from .data import AUGMENT, DROPOUT, PREPARE, Stream, batch_of, broken, listed, seed_for, some
 from .distributed import World, world
 from .evaluation import Evaluation, evaluate
 from .precision import Precision
@@ -45,11 +45,11 @@ SECONDS_BETWEEN_CHECKPOINTS = 2.0
 
 
 class DivergedError(ScaleGMNError):
-    """The loss of a run became infinite or no number at all."""
+    """The loss of a run became infinite or NaN."""
 
 
 class Objective(nn.Module):
-    """Model and loss as one module, so that its forward pass is all that a process or a compiler needs to wrap."""
+    """Model and loss as one module, so that DistributedDataParallel or a compiler can wrap its forward pass."""
 
     def __init__(self, model: Metanetwork, task: Task) -> None:
         super().__init__()
@@ -62,12 +62,12 @@ class Objective(nn.Module):
 
 
 def train(recipe: Recipe, out: str | Path, *, resume: bool = False, progress: Progress | None = None) -> dict[str, Any]:
-    """Train as a recipe says and leave everything in a directory.
+    """Train according to a recipe and write everything to a directory.
 
     Arguments:
         recipe: The experiment.
         out: The run directory.
-        resume: Continue what is there; the result is the same as without the interruption.
+        resume: Continue an interrupted run; the result is the same as without the interruption.
         progress: What to show; plain lines on stderr if omitted.
 
     Returns:
@@ -117,7 +117,7 @@ def _augments(settings: Training) -> list[ScaleAugment | NoiseAugment | MoveAugm
 
 
 class Trainer:
-    """One training run of one process (of several, perhaps).
+    """A training run in one process, perhaps one of several.
 
     Arguments:
         recipe: The experiment.
@@ -125,7 +125,7 @@ class Trainer:
         zoo: The networks.
         task: What to learn from them.
         together: The processes that train together.
-        progress: What a person sees.
+        progress: Shows the progress.
     """
 
     def __init__(self, recipe: Recipe, run: Run, zoo: Zoo, task: Task, together: World, progress: Progress) -> None:
@@ -151,14 +151,14 @@ class Trainer:
         self._saved, self._written = 0.0, 0
 
     def _prepare(self) -> float:
-        """Show the model a sample of the training networks; some train on it, so it counts as time spent.
+        """Show the model a sample of the training networks. Some models train on it, so the time counts.
 
         This happens on the CPU, for the same result on every device.
         """
         began = self._clock()
         generator = torch.Generator().manual_seed(seed_for(self.seed, PREPARE))
         chosen = torch.randperm(len(self.stream.indices), generator=generator)[: self.settings.prepare or None]
-        networks = fetch(self.zoo, self.stream.indices[chosen]).networks
+        networks = batch_of(self.zoo, self.stream.indices[chosen]).networks
         self.model.prepare(listed(present(networks, self.recipe.canonical)))
         return self._clock() - began
 
@@ -199,7 +199,7 @@ class Trainer:
         mine = self.world.part(indices)
         # The processes' gradients are averaged; weights make that the mean over the whole batch.
         weight = len(mine) * self.world.size / len(indices)
-        networks, numbers = fetch(self.zoo, mine if len(mine) else indices[:1])
+        networks, numbers = batch_of(self.zoo, mine if len(mine) else indices[:1])
         targets = self.task.targets(self.zoo, numbers).to(self.world.device)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self._fraction())
@@ -215,7 +215,7 @@ class Trainer:
         self.progress.step(self.counters.step, len(indices))
 
     def _check(self, what: str, value: float, indices: Tensor | None = None) -> None:
-        """Stop at the first loss or gradient that is no number, and say why; all processes see the same value."""
+        """Stop at the first loss or gradient that is NaN or infinite, and say why; all processes see the same value."""
         if math.isfinite(value):
             return
         spoilt = broken(self.zoo, self.stream.indices if indices is None else indices)
@@ -238,7 +238,7 @@ class Trainer:
         return present(batches[0] if one else batches, self.recipe.canonical, self.world.device)
 
     def _fraction(self) -> float:
-        """How much of the training is done: by steps, or by time where that ends first."""
+        """How much of the training is done: by steps, or by time if that ends first."""
         fraction = self.counters.step / self.steps
         if self.settings.minutes is None:
             return fraction

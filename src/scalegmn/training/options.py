@@ -1,4 +1,4 @@
-"""Checking what a person wrote against what a constructor takes: names, types and values, one line per complaint."""
+"""Checking options against what a constructor takes: names, types and values, with one-line errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _VAGUE = ("none_required", "model_type")
 
 
 def complain(error: ValidationError, where: str, known: Callable[[tuple[str, ...]], Iterable[str]]) -> ScaleGMNError:
-    """One line for the first thing that is wrong.
+    """A one-line error for the first problem.
 
     Arguments:
         error: What pydantic found.
-        where: The words in front, such as the name of the file.
+        where: The beginning of the message, such as the name of the file.
         known: The valid names at a place.
     """
     found = sorted(error.errors(), key=lambda e: e["type"] in _VAGUE)[0]
@@ -40,7 +40,7 @@ def validated(where: str, builder: Callable[..., object], options: Mapping[str, 
     """The options with the types that a function's keyword-only arguments declare.
 
     Arguments:
-        where: The words in front of a complaint.
+        where: The beginning of an error message.
         builder: A function with annotated keyword-only arguments.
         options: What the recipe says.
 

@@ -1,4 +1,4 @@
-"""Full or mixed precision, and the step of the optimizer that belongs to it."""
+"""Full or mixed precision, and the corresponding step of the optimizer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Precision:
     """How numbers are represented in the forward pass.
 
     Arguments:
-        kind: `mixed` computes in 16 bits where the device has them, and in 32 bits elsewhere.
-        device: Where.
+        kind: `mixed` computes in 16 bits if the device supports it, otherwise in 32 bits.
+        device: Where the model computes.
     """
 
     def __init__(self, kind: Literal["float32", "mixed"], device: torch.device) -> None:
@@ -46,8 +46,8 @@ class Precision:
         """Gradients, clipping to the norm `clip` (unless 0), and a step of the optimizer.
 
         Returns:
-            The norm of the gradient before it was clipped; 0 where that was not computed, or where a scaler leaves out
-            steps with infinite gradients.
+            The norm of the gradient before it was clipped; 0 if it was not computed, or if a scaler skips steps with
+            infinite gradients.
         """
         norm = torch.zeros(())
         if self.scaler is None:
@@ -69,6 +69,6 @@ class Precision:
         return {} if self.scaler is None else dict(self.scaler.state_dict())
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Put back what `state` gave."""
+        """Restore the result of `state`."""
         if self.scaler is not None and state:
             self.scaler.load_state_dict(state)

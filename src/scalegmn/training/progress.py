@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a live line on a terminal, plain lines elsewhere."""
+"""Progress of training: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rich.progress import Progress as Bar
 class Progress:
     """Shows epoch, loss, metrics, networks per second and the time left, on stderr.
 
-    Use it as a context manager. A line is written for each validation; on a terminal a bar moves below them, and in a
-    notebook a line of text does.
+    Use it as a context manager. A line is written for each validation; below them, a terminal shows a progress bar and
+    a notebook a line of text.
 
     Arguments:
         label: What is trained.
@@ -46,7 +46,7 @@ class Progress:
             self.bar.stop()
 
     def begin(self, total: int, step: int, epoch_steps: int) -> None:
-        """Training goes from `step` to `total`."""
+        """Training begins at `step` and ends at `total`."""
         self.total, self.epoch_steps = total, epoch_steps
         self._began = (time.perf_counter(), 0)
         if self.console.is_terminal and not self.console.quiet:
@@ -86,7 +86,7 @@ class Progress:
         return self._began[1] / max(time.perf_counter() - self._began[0], 1e-9)
 
     def validated(self, step: int, values: Mapping[str, float], *, seconds: float, fraction: float, best: bool) -> None:
-        """A validation gave some values."""
+        """Show the values of a validation."""
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         left = seconds * (1 - fraction) / fraction if fraction > 0 else 0.0
         self.note(
@@ -95,7 +95,7 @@ class Progress:
         )
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Show one line."""
         if self._notebook:
             self.console.file.write("\r" + text.ljust(100) + "\n")
             return

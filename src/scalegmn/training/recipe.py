@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
-    PositiveInt,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -23,7 +22,7 @@ from pydantic import (
 
 from ..core.canonical import Canonical
 from ..errors import ScaleGMNError, nearest
-from ..files import read_toml
+from ..files import parse_toml, read_toml, real_path
 from ..models.registry import method
 from ..tasks import task_class
 from ..tasks.build import split_options
@@ -33,14 +32,19 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 _FOLDERS = [RECIPES]
 
 
-class Table(BaseModel):
+# What a person may mean, and no more: a thousand million of anything is a slip of the hand.
+_Count = Annotated[int, Field(gt=0, le=10**9)]
+_Number = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class RecipeTable(BaseModel):
     """A table of a recipe: no unknown keys, no infinities."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Choice(BaseModel):
-    """Something by name, with options that its constructor checks; in TOML a table, or only the name."""
+    """A name with options, which a constructor checks; in TOML a table, or only the name."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -52,75 +56,76 @@ class Choice(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything but the name."""
+        """Everything except the name."""
         return dict(self.__pydantic_extra__ or {})
 
 
-class Training(Table):
+class Training(RecipeTable):
     """How to train.
 
     Arguments:
         epochs: Passes over the training networks.
         steps: Number of steps instead, if given.
-        minutes: Stop after this time, if given, whatever the epochs say.
-        clock: Whether time is that of the `wall` or of the processor (`cpu`, summed over threads).
+        minutes: Stop after this time, if given, even if epochs are left.
+        clock: Whether time is measured by the clock (`wall`) or by the processor (`cpu`, summed over threads).
         batch: Networks per step, over all processes.
         lr, weight_decay: Of AdamW (Loshchilov & Hutter, 2019).
         warmup: Steps over which the learning rate rises linearly.
-        schedule: What it does then, until the last step (or the last minute).
-        clip: Largest norm of the gradient; 0 leaves it alone.
-        patience: Stop after so many validations without improvement, if given.
+        schedule: What it does afterwards, until the last step (or the last minute).
+        clip: Largest norm of the gradient; 0 turns clipping off.
+        patience: Stop after this many validations without improvement, if given.
         validate_every: Steps between validations; one epoch if omitted.
         checkpoint_every: Steps between checkpoints, besides one at every validation.
-        precision: `mixed` computes in 16 bits where the device can.
+        precision: `mixed` computes in 16 bits if the device can.
         compile: Whether to compile the model, which takes a minute or more at the start.
         augment: `scale` applies a random scaling symmetry to every training network.
         augment_rate: Of the exponential distribution of positive scales.
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
-        move: Size of random affine maps of the inputs, for networks of coordinates: 0.1 turns, shifts and stretches
+        move: Size of random affine maps of the inputs, for INRs: 0.1 turns, shifts and stretches
             the picture of a training network by up to a tenth.
-        networks: Train on so many of the training networks, if given: the first of a fixed random order, so that
-            those of a smaller number are among those of a larger one.
-        prepare: How many training networks the model sees beforehand, to measure sizes or to pretrain; 0 means all.
+        networks: Train on this many of the training networks, if given: the first in a fixed random order, so that a
+            smaller set is part of every larger one.
+        prepare: How many training networks the model sees before training, to measure sizes or to pretrain; 0 means
+            all.
         device: Where to train; `auto` takes a GPU if there is one.
-        tensorboard: Whether to write TensorBoard files too.
+        tensorboard: Whether to write TensorBoard files as well.
     """
 
-    epochs: PositiveInt = 100
-    steps: PositiveInt | None = None
+    epochs: _Count = 100
+    steps: _Count | None = None
     minutes: PositiveFloat | None = None
     clock: Literal["wall", "cpu"] = "wall"
-    batch: PositiveInt = 64
+    batch: _Count = 64
     lr: PositiveFloat = 1e-3
     weight_decay: NonNegativeFloat = 0.01
-    warmup: NonNegativeInt = 0
+    warmup: _Number = 0
     schedule: Literal["constant", "cosine"] = "constant"
     clip: NonNegativeFloat = 10.0
-    patience: PositiveInt | None = None
-    validate_every: PositiveInt | None = None
-    checkpoint_every: PositiveInt | None = None
+    patience: _Count | None = None
+    validate_every: _Count | None = None
+    checkpoint_every: _Count | None = None
     precision: Literal["float32", "mixed"] = "float32"
     compile: bool = False
     augment: Literal["none", "scale"] = "none"
     augment_rate: PositiveFloat = 1.0
     noise: NonNegativeFloat = 0.0
     move: NonNegativeFloat = 0.0
-    networks: PositiveInt | None = None
-    prepare: NonNegativeInt = 4096
+    networks: _Count | None = None
+    prepare: _Number = 4096
     device: str = "auto"
     tensorboard: bool = False
 
 
-class Recipe(Table):
+class Recipe(RecipeTable):
     """One experiment.
 
     Arguments:
         zoo: Directory of the zoo.
         task: What to learn, as in `scalegmn.tasks`.
-        model: What learns it, as in `scalegmn models`.
-        training: How.
+        model: The model, as in `scalegmn models`.
+        training: How to train it.
         canonical: A canonical form in which the model sees its networks; `phase` removes the periodicity of sines.
-        seed: Of everything random.
+        seed: Decides everything random.
     """
 
     zoo: str
@@ -152,7 +157,7 @@ class Recipe(Table):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe with all defaults filled in, as plain values; what is None is left out."""
+        """The recipe with all defaults filled in, as plain values; None is left out."""
         found: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
         return found
 
@@ -180,7 +185,7 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Arguments:
         path: A TOML file, or the name of a shipped recipe such as `digits/scalegmn`.
-        overrides: Changes as `dotted.key=value`, as `--set` gives them.
+        overrides: Changes as `dotted.key=value`, like those of `--set`.
     """
     return make_recipe(override(read_values(path), overrides), str(path))
 
@@ -188,7 +193,7 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def read_values(path: str | Path) -> dict[str, Any]:
     """Read a recipe file, or a shipped recipe, together with those that it builds on; the content is not checked.
 
-    A recipe with `base = "NAME"` takes over what that recipe says and lists only what differs.
+    A recipe with `base = "NAME"` starts from that recipe and lists only what differs.
 
     >>> read_values("small/inr/statnn")["model"], read_values("small/inr/statnn")["training"]["minutes"]
     ({'name': 'statnn'}, 4)
@@ -212,7 +217,7 @@ def read_values(path: str | Path) -> dict[str, Any]:
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables within tables; a value of `changes` comes before one of `values`."""
+    """Nested tables merged; a value of `changes` replaces one of `values`."""
     found = dict(values)
     for key, value in changes.items():
         old = found.get(key)
@@ -229,9 +234,9 @@ def _read_file(file: Path, path: str | Path) -> dict[str, Any]:
 
 
 def shipped() -> list[str]:
-    """The names of the recipes and grids that come with the package, and of those that were added.
+    """The names of the recipes and grids that come with the package, and of those that were added by `add_recipes`.
 
-    Files whose name starts with `common` are only to build on.
+    Files whose name starts with `common` serve only as a base for others.
 
     >>> [name for name in shipped() if name.startswith("digits/scalegmn")]
     ['digits/scalegmn', 'digits/scalegmn-b', 'digits/scalegmn-no-probes']
@@ -242,12 +247,12 @@ def shipped() -> list[str]:
 
 
 def add_recipes(folder: str | Path) -> None:
-    """Make recipes of your own known by name: `small/inr/mine` is the file `FOLDER/small/inr/mine.toml`.
+    """Make your own recipes available by name: `small/inr/mine` is the file `FOLDER/small/inr/mine.toml`.
 
     Arguments:
-        folder: Where they are; where it has a recipe of a name that is shipped, it is taken instead.
+        folder: Where they are; they take precedence over shipped recipes of the same name.
     """
-    place = Path(folder).resolve()
+    place = real_path(folder)
     if not place.is_dir():
         raise ScaleGMNError(f"recipes: expected a folder, got {folder}")
     if place not in _FOLDERS:
@@ -255,7 +260,7 @@ def add_recipes(folder: str | Path) -> None:
 
 
 def find_file(given: str | Path) -> Path:
-    """A file; where there is none, the recipe or grid of that name.
+    """A file or, if there is none, the recipe or grid of that name.
 
     >>> find_file("digits/dws").name, find_file("mine.toml").name
     ('dws.toml', 'mine.toml')
@@ -270,8 +275,8 @@ def override(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any
     """Nested dictionaries with some entries replaced.
 
     Arguments:
-        values: The dictionaries, which stay as they are.
-        changes: `dotted.key=value`; the value is TOML, or else a string.
+        values: The dictionaries, which are not changed.
+        changes: `dotted.key=value`; the value is TOML if it can be parsed, otherwise a string.
 
     >>> override({"task": "classification", "training": {"lr": 0.1}}, ["training.lr=1e-3", "task.column=digit"])
     {'task': {'name': 'classification', 'column': 'digit'}, 'training': {'lr': 0.001}}
@@ -309,7 +314,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value, or else the text itself.
+    """A TOML value, or the text itself if it is not TOML.
 
     >>> parse_value("1e-3"), parse_value("output")
     (0.001, 'output')
@@ -317,7 +322,7 @@ def parse_value(text: str) -> Any:
     # A word that means something to people who come from Python.
     text = text.lower() if text in ("True", "False") else text
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
 

@@ -1,11 +1,11 @@
-"""The directory of one training run: what was asked, what happened, and the model that came out.
+"""The directory of one training run: the recipe, the metrics, and the trained model.
 
 recipe.toml          the recipe with all defaults filled in
 config.json          what is needed to use the model: its name and options, architectures, task; versions, zoo
 metrics.jsonl        one line per validation
 checkpoints/         the state to continue from
 model.safetensors    the weights at the best validation
-results.json         the end: metrics on the validation and test splits, time, parameters
+results.json         written at the end: metrics on the validation and test splits, time, parameters
 lock                 held by the process that trains here
 """
 
@@ -27,12 +27,24 @@ from .. import __version__
 from ..core.architecture import Architecture
 from ..core.schema import architecture_to_json, strict
 from ..errors import ScaleGMNError
-from ..files import alone, append_line, believing, make_directory, read_toml, write_atomically
+from ..files import (
+    alone,
+    append_line,
+    believing,
+    make_directory,
+    read_lines,
+    read_object,
+    read_toml,
+    write_atomically,
+    write_json,
+    write_lines,
+)
+from ..files.tensors import write_tensors
 from ..tasks import Task
 from ..zoo.store.zoo import Zoo
-from .documents import Config, Line, Results, checked
+from .documents import Line, Results, checked, read_config
 from .recipe import Recipe, flat, make_recipe
-from .state import latest, read_json, read_lines, write_json, write_lines, write_tensors
+from .state import latest
 
 _PACKAGES = ("torch", "numpy", "scipy", "safetensors")
 # What a run has before its first checkpoint, besides its lock.
@@ -45,24 +57,24 @@ class Run:
     """A run directory.
 
     Arguments:
-        path: Of the directory.
+        path: The directory.
     """
 
     path: Path
 
     @property
     def checkpoints(self) -> Path:
-        """Where the state is kept."""
+        """Where checkpoints are kept."""
         return self.path / "checkpoints"
 
     @property
     def exists(self) -> bool:
-        """Whether training was begun here."""
+        """Whether training has begun here."""
         return (self.path / "recipe.toml").is_file()
 
     @property
     def finished(self) -> bool:
-        """Whether training has come to its end here."""
+        """Whether training has finished here."""
         return (self.path / "results.json").is_file()
 
     @property
@@ -72,7 +84,7 @@ class Run:
 
     @property
     def busy(self) -> bool:
-        """Whether another process trains here at the moment."""
+        """Whether another process is training here."""
         if not (self.path / "lock").is_file():
             return False
         try:
@@ -82,13 +94,13 @@ class Run:
             return True
 
     def check(self, recipe: Recipe, zoo: Zoo, *, resume: bool) -> None:
-        """See that the experiment may be trained here; nothing is written.
+        """Check that the experiment may be trained here; nothing is written.
 
-        Where nothing was trained yet, another recipe may take the place of the old one.
+        If nothing was trained yet, another recipe may replace the old one.
 
         Arguments:
             recipe, zoo: The experiment.
-            resume: Whether it may already be there.
+            resume: Whether it may already have begun.
         """
         if self.trained:
             if not resume:
@@ -101,13 +113,13 @@ class Run:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keeps other processes from training here at the same time; a run that is refused leaves nothing here."""
+        """Keep other processes from training here at the same time; a run that is refused leaves nothing behind."""
         make_directory(self.checkpoints)
         complaint = f"out: another process is training in {self.path}; wait, or use another --out"
         with alone(self.path / "lock", complaint):
             try:
                 yield
-            except ScaleGMNError:
+            except Exception:
                 if not self.trained:
                     self._clear()
                     (self.path / "lock").unlink()
@@ -117,7 +129,7 @@ class Run:
                 raise
 
     def begin(self, recipe: Recipe, task: Task, zoo: Zoo) -> None:
-        """Note what is trained here, unless that was begun before."""
+        """Record what is trained here, unless that was done before."""
         if self.trained:
             return
         self._clear()
@@ -126,14 +138,14 @@ class Run:
         write_atomically(self.path / "recipe.toml", recipe.to_toml().encode())
 
     def _clear(self) -> None:
-        """Remove what a run has before its first checkpoint; the empty folder for them shows that it is one."""
+        """Remove the files of a run before its first checkpoint; the empty folder for checkpoints identifies a run."""
         for folder in (*self.checkpoints.iterdir(), self.path / "tensorboard"):
             shutil.rmtree(folder, ignore_errors=True)
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
 
     def _vacant(self) -> bool:
-        """Whether nothing is here but what a run has before its first checkpoint."""
+        """Whether there are only the files of a run before its first checkpoint."""
         if not self.path.is_dir():
             return not self.path.exists()
         names = {path.name for path in self.path.iterdir()}
@@ -142,12 +154,12 @@ class Run:
         return not names
 
     def saved_step(self) -> int:
-        """The step of the last checkpoint; 0 where there is none."""
+        """The step of the last checkpoint; 0 if there is none."""
         saved = latest(self.checkpoints)
         if saved is None:
             return 0
         with believing(saved / "state.json"):
-            return int(read_json(saved / "state.json")["counters"]["step"])
+            return int(read_object(saved / "state.json")["counters"]["step"])
 
     def _same(self, recipe: Recipe, zoo: Zoo) -> None:
         old, new = flat(self.recipe().to_dict()), flat(recipe.to_dict())
@@ -198,30 +210,24 @@ class Run:
                 writer.add_scalar(name, value, step)
 
     def write_model(self, weights: Mapping[str, Tensor]) -> None:
-        """Keep the best weights."""
+        """Write the best weights."""
         write_tensors(self.path / "model.safetensors", weights)
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        """Keep the end result."""
+        """Write the final result."""
         write_json(self.path / "results.json", strict(results))
 
     def results(self) -> dict[str, Any]:
-        """The end result."""
+        """The final result."""
         if not self.finished:
             raise ScaleGMNError(f"run: {self.path} is not finished; continue it with `scalegmn train --resume`")
         path = self.path / "results.json"
-        found: dict[str, Any] = checked(Results, read_json(path), path)
+        found: dict[str, Any] = checked(Results, read_object(path), path)
         return found
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The content of a config.json."""
-    found: dict[str, Any] = checked(Config, read_json(path), path)
-    return found
-
-
 def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture], zoo: Zoo) -> dict[str, Any]:
-    """All that is needed to build the model again, and where it came from."""
+    """All that is needed to build the model again, and its origin."""
     return {
         "format": "scalegmn model",
         "version": 1,
@@ -237,6 +243,6 @@ def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers of a run depend on."""
+    """The versions of the software that the numbers of a run depend on."""
     found = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {"scalegmn": __version__, "python": platform.python_version(), "machine": platform.machine(), **found}

@@ -1,44 +1,41 @@
-"""Checkpoints: tensors as safetensors, numbers as JSON, there whole or not at all."""
+"""Checkpoints: tensors as safetensors, numbers as JSON, written whole or not at all."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import files
 from ..core.schema import from_json
 from ..errors import ScaleGMNError
-from ..files import believing, hash_file, open_file, write_atomically, write_directory
+from ..files import believing, hash_file, read_object, write_directory
+from ..files.tensors import Tensors, packed, read_tensors
 from ..zoo.store.writer import header_hash
 
-Tensors = dict[str, Tensor]
 _LOST = "delete the run to begin anew"
 
 
 @dataclass
 class Counters:
-    """Where training stands.
+    """The progress of training.
 
     Arguments:
         step: Steps done.
         loss, networks: Sum of the losses of networks since the last validation, and their number.
-        best: The best value of the metric so far, and the step at which it was found.
-        best_step: That step.
-        best_loss: The loss there, which decides between equals.
+        best: The best value of the metric so far.
+        best_step: The step at which it was found.
+        best_loss: The loss there, which breaks ties.
         stale: Validations since then.
         seconds: Time spent, over all attempts.
         validated: The step of the last validation.
-        stopped: Why training ended before its last step; empty while it goes on.
+        stopped: Why training ended before its last step; otherwise empty.
     """
 
     step: int = 0
@@ -60,11 +57,11 @@ class State:
     Random numbers are a function of the seed and the step, and so is the order of the data: neither is stored.
 
     Arguments:
-        counters: Where training stands.
-        model: The weights now.
+        counters: The progress of training.
+        model: The current weights.
         best: The weights at the best validation.
         optimizer: The optimizer's tensors, by parameter and name.
-        scaler: The gradient scaler's numbers; empty where there is none.
+        scaler: The gradient scaler's numbers; empty if there is none.
     """
 
     counters: Counters
@@ -75,32 +72,28 @@ class State:
 
 
 def save_state(directory: Path, state: State) -> None:
-    """Write a checkpoint beside the old one, put it in its place by a rename, then remove the old one.
+    """Write a checkpoint beside the old one, rename it into place, then remove the old one.
 
     Arguments:
         directory: Holds the checkpoint, as `000123/state.safetensors` and `000123/state.json` (counting saves).
-        state: What to keep.
+        state: What to write.
     """
     last = latest(directory)
     name = f"{1 if last is None else int(last.name) + 1:06d}"
     parts = {"model": state.model, "best": state.best, "optimizer": state.optimizer}
     tensors = {f"{part}.{key}": t for part, table in parts.items() for key, t in table.items()}
-    packed = _packed(tensors)
+    content = packed(tensors)
     values: dict[str, Any] = {"counters": asdict(state.counters), "scaler": state.scaler}
-    values["tensors_sha256"] = hashlib.sha256(packed).hexdigest()
+    values["tensors_sha256"] = hashlib.sha256(content).hexdigest()
     values["sha256"] = header_hash(values)
     write_directory(
-        directory / name, {"state.safetensors": packed, "state.json": json.dumps(values, indent=1).encode()}
+        directory / name, {"state.safetensors": content, "state.json": json.dumps(values, indent=1).encode()}
     )
     keep_latest(directory)
 
 
-def _packed(tensors: Mapping[str, Tensor]) -> bytes:
-    return save({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()})
-
-
 def keep_latest(directory: Path) -> None:
-    """Remove older checkpoints, and what a killed process left."""
+    """Remove older checkpoints, and files that a killed process left behind."""
     last = latest(directory)
     for other in directory.iterdir():
         if other != last:
@@ -113,11 +106,11 @@ def latest(directory: Path) -> Path | None:
 
 
 def load_state(directory: Path) -> State | None:
-    """What the latest complete checkpoint holds, or None."""
+    """The content of the latest complete checkpoint, or None."""
     path = latest(directory)
     if path is None:
         return None
-    values = read_json(path / "state.json")
+    values = read_object(path / "state.json")
     _check(path, values)
     parts: dict[str, Tensors] = {"model": {}, "best": {}, "optimizer": {}}
     with believing(path / "state.safetensors", _LOST):
@@ -129,7 +122,7 @@ def load_state(directory: Path) -> State | None:
 
 
 def _check(path: Path, values: Mapping[str, Any]) -> None:
-    """Complain about a checkpoint that is not as it was written; older ones do not say how they were."""
+    """Refuse a checkpoint that differs from its checksums; older ones have none."""
     if "sha256" not in values:
         return
     tensors = path / "state.safetensors"
@@ -148,7 +141,7 @@ def optimizer_tensors(optimizer: Optimizer) -> Tensors:
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Restore the result of `optimizer_tensors`."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         index, _, name = key.partition(".")
@@ -159,48 +152,3 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
 def weights_of(model: nn.Module) -> Tensors:
     """A copy of a model's weights and buffers on the CPU."""
     return {name: t.detach().cpu().clone() for name, t in model.state_dict().items()}
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, whole or not at all."""
-    write_atomically(path, _packed(tensors))
-
-
-def read_tensors(path: Path) -> Tensors:
-    """Read a safetensors file."""
-    # Anything but a regular file is refused before it is mapped.
-    open_file(path).close()
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ScaleGMNError(f"{path}: cannot read the tensors: {error}") from None
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object."""
-    found = files.read_json(path)
-    if not isinstance(found, dict):
-        raise ScaleGMNError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    return found
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a file of JSON objects; a line that a crash cut short is left out."""
-    if not path.exists():
-        return []
-    content = files.read_bytes(path)
-    with believing(path):
-        found = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
-    if not all(isinstance(line, dict) for line in found):
-        raise ScaleGMNError(f"{path}: expected a JSON object on every line")
-    return found
-
-
-def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
-    """Replace a file of JSON objects."""
-    write_atomically(path, "".join(json.dumps(value) + "\n" for value in values).encode())

@@ -17,14 +17,14 @@ from typing import Any
 from ..cluster import connect, result
 from ..core.schema import strict
 from ..errors import ScaleGMNError
-from ..files import read_toml
+from ..files import read_toml, write_json
 from ..tasks import task_class
 from .loop import DivergedError, train
 from .progress import Progress
 from .recipe import Recipe, find_file, flat, make_recipe, override, parse_value
-from .state import write_json
 
 Grid = Mapping[str, Sequence[Any]]
+MOST_RUNS = 100_000
 Outcome = dict[str, Any]
 
 
@@ -34,7 +34,7 @@ class Point:
 
     Arguments:
         changes: What differs from the recipe, as `dotted.key=value`.
-        seed: Of the run.
+        seed: The seed of the run.
         recipe: The whole recipe.
         path: Where it is run.
     """
@@ -83,8 +83,11 @@ def points(values: Mapping[str, Any], grid: Grid, seeds: int, out: Path, *, samp
         grid: Lists of values by dotted key.
         seeds: Seeds per combination: the recipe's own and the next ones.
         out: The sweep's directory.
-        sample: Only so many combinations, drawn at random (always the same ones).
+        sample: Only this many combinations, drawn at random (always the same ones).
     """
+    runs = math.prod(map(len, grid.values())) * seeds
+    if runs > MOST_RUNS:
+        raise ScaleGMNError(f"sweep: expected at most {MOST_RUNS} runs, got {runs}; give fewer seeds or values")
     combinations = list(itertools.product(*grid.values()))
     if sample is not None and sample < len(combinations):
         combinations = random.Random(0).sample(combinations, sample)
@@ -109,7 +112,7 @@ def _folder(changes: Sequence[str]) -> str:
 
 
 def run_point(recipe: Recipe, path: Path) -> Outcome:
-    """Train one point, or continue it; a run that diverges is an outcome too."""
+    """Train one point, or continue it; divergence counts as an outcome."""
     try:
         return train(recipe, path, resume=True, progress=Progress(path.parent.name, quiet=True))
     except DivergedError as error:
@@ -117,25 +120,25 @@ def run_point(recipe: Recipe, path: Path) -> Outcome:
 
 
 def _run_in(folder: Path, recipe: Recipe, path: Path) -> Outcome:
-    """The same in a folder, because a zoo's path may be relative to it."""
+    """The same in a given working directory, because the path of a zoo may be relative to it."""
     os.chdir(folder)
     return run_point(recipe, path)
 
 
 def run_here(todo: Sequence[Point], done: Callable[[Point, Outcome], None]) -> None:
-    """One after the other in this process."""
+    """Run points one after the other in this process."""
     for point in todo:
         done(point, run_point(point.recipe, point.path))
 
 
 def run_on_ray(todo: Sequence[Point], done: Callable[[Point, Outcome], None], address: str, *, cpus: float = 1) -> None:
-    """At once on a Ray cluster whose machines share the file system.
+    """Run points in parallel on a Ray cluster whose machines share a file system.
 
     Arguments:
         todo: The points.
-        done: Called in this process as each ends.
+        done: Called in this process when a point ends.
         address: `local` starts a cluster on this machine.
-        cpus: Of each run.
+        cpus: Processors for each run.
     """
     ray = connect(address)
     try:
@@ -149,7 +152,7 @@ def run_on_ray(todo: Sequence[Point], done: Callable[[Point, Outcome], None], ad
         ray.shutdown()
 
 
-def summarise(outcomes: Mapping[Point, Outcome]) -> list[dict[str, Any]]:
+def ranked(outcomes: Mapping[Point, Outcome]) -> list[dict[str, Any]]:
     """One row per combination: mean and standard deviation over seeds, best validation first.
 
     Arguments:
@@ -194,5 +197,5 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
 
 
 def write_summary(out: Path, grid: Grid, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the table beside the runs."""
+    """Write the table beside the runs."""
     write_json(out / "sweep.json", strict({"grid": dict(grid), "rows": list(rows)}))

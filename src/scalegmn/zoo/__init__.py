@@ -1,6 +1,1 @@
-"""Zoos: collections of trained networks, built, stored and imported."""
-
-from .store.writer import ZooWriter
-from .store.zoo import Batch, Batches, Zoo
-
-__all__ = ["Batch", "Batches", "Zoo", "ZooWriter"]
+"""Zoos: collections of trained networks, and how they are built, stored and imported."""

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from ..core.architecture import Segment
 from ..errors import ScaleGMNError
-from ..files import Array, write_figure
+from ..files import write_figure
+from ..files.arrays import Array
 from .store.stats import per_neuron, segment_name
 from .store.zoo import Zoo
 
@@ -35,6 +36,8 @@ def plot_distributions(zoo: Zoo, path: str | Path, *, architecture: int = 0) -> 
     rows = rows[torch.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).long()]
     (networks,), _ = zoo.batches(rows)
     weights = networks.parameters.numpy()
+    if not np.isfinite(weights).all():
+        raise ScaleGMNError(f"zoo: {zoo.path} has NaN or infinite weights; `scalegmn zoo verify` lists what is damaged")
     # Very deep networks: the first layers and the last ones.
     segments = list(a.segments) if len(a.segments) <= 12 else [*a.segments[:6], *a.segments[-6:]]
     figure = Figure(figsize=(2.1 * max(len(segments), 4), 6.6), layout="constrained")
@@ -93,10 +96,10 @@ def plot_sheet(zoo: Zoo, path: str | Path, *, count: int = 24, seed: int = 0) ->
         zoo: A zoo of INRs.
         path: The PNG to write.
         count: How many networks, drawn at random.
-        seed: Of the choice.
+        seed: Decides the choice.
     """
     if zoo.canvas is None:
-        raise ScaleGMNError(f"zoo: {zoo.path} holds {zoo.kind} networks, which paint no images; use `info --plot`")
+        raise ScaleGMNError(f"zoo: {zoo.path} holds {zoo.kind} networks, which have no pictures; use `info --plot`")
     if count < 1:
         raise ScaleGMNError(f"count: expected at least 1, got {count}")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(zoo))[:count])

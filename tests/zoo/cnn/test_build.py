@@ -36,7 +36,7 @@ from scalegmn.zoo.cnn.recipe import (
     initial_parameters,
 )
 from scalegmn.zoo.cnn.shape import Cnn
-from scalegmn.zoo.cnn.train import Batches, train
+from scalegmn.zoo.cnn.train import Minibatches, train
 from scalegmn.zoo.images.collections import load_images
 from scalegmn.zoo.store.verify import verify
 
@@ -75,7 +75,7 @@ def test_images_that_are_too_small_are_refused() -> None:
 
 
 def test_batches_go_through_the_part_once_per_epoch() -> None:
-    batches = Batches(np.random.default_rng(0), 100, 0.25, 10)
+    batches = Minibatches(np.random.default_rng(0), 100, 0.25, 10)
     assert len(set(batches.part)) == 25
     epochs = np.concatenate([batches.next() for _ in range(5)]).reshape(2, 25)
     assert all(sorted(epoch) == sorted(batches.part) for epoch in epochs)
@@ -226,6 +226,21 @@ def test_every_shape_of_a_varied_zoo_has_both_activations(tmp_path: Path, monkey
     assert set(map(frozenset, shapes.values())) == {frozenset({"relu", "tanh"})}
     small = build_cnn_zoo(stripes(), tmp_path / "s", count=3, activation="both", budget=budget, test_images=9)
     assert small.architecture_of().bincount().tolist() != [3]
+
+
+@pytest.mark.parametrize("count", [24, 25, 150])
+def test_small_varied_zoos_have_many_shapes_and_both_activations(count: int) -> None:
+    plan = cnn._Plan("both", True, Budget(), count, 0, cnn._pictures(load_images("digits"), 9, 0), 10, "torch")
+    assert plan.starts[0] == 0
+    assert plan.starts[-1] == count
+    shapes: dict[tuple[tuple[int, ...], int], set[str]] = {}
+    for shard in range(len(plan.starts) - 1):
+        assert 0 < len(plan.rows(shard)) <= cnn.SHARD
+        shape = plan.shape(shard)
+        shapes.setdefault((shape.channels, shape.kernel), set()).add(shape.activation)
+    assert len(shapes) >= 6
+    lone = [kinds for kinds in shapes.values() if len(kinds) == 1]
+    assert len(lone) <= (count == 25)  # one network that is left over cannot be two
 
 
 def test_small_images_have_room_for_fewer_convolutions(tmp_path: Path) -> None:

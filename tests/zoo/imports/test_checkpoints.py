@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from torch import nn
 
 from scalegmn.cli import app
 from scalegmn.cli.application import run
+from scalegmn.cli.sources import import_code
 from scalegmn.core.architecture import Architecture
+from scalegmn.errors import ScaleGMNError
 from scalegmn.zoo.imports.checkpoints import Ways, import_checkpoints
 from scalegmn.zoo.store.verify import verify
 from scalegmn.zoo.store.zoo import Zoo
@@ -89,6 +92,9 @@ def test_own_checkpoints_follow_modules_and_architectures(tmp_path: Path) -> Non
         ("file,label\nnet99.pt,1", r"lists net99\.pt, which is not in"),
         ("file,label,split\nnet1.pt,1,dev", "expected train, val, test in the column split, got 'dev'"),
         ("file,label,row\nnet1.pt,1,1", "are taken"),
+        ("file,label,__metadata__\nnet1.pt,1,1", r"labels\.csv: a column cannot be called '__metadata__'"),
+        ("file,label,a\0b\nnet1.pt,1,1", r"labels\.csv: a column cannot be called 'a\\x00b'"),
+        ("file,label\nne\0t1.pt,1", "is not a valid file name"),
         ("file,label\nnet1.pt,nan", "expected finite labels, got nan"),
         ("file,label\nnet1.pt,1\nbad.pt,1", r"bad\.pt.*nan"),
         ("file,label\nnet1.pt,1\nevil.pt,1", r"evil\.pt: holds Python objects"),
@@ -202,6 +208,12 @@ def test_imported_inrs_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert zoo.grid().shape == (72, 2)
     assert run(app, ["zoo", "show", str(tmp_path / "out"), "--plot", str(tmp_path / "show.png")]) == 0
     assert (tmp_path / "show.png").stat().st_size > 0
+
+
+def test_a_pipe_in_the_place_of_arch_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nets.py")
+    with pytest.raises(ScaleGMNError, match="is not a regular file"):
+        import_code(str(tmp_path / "nets.py"), "--arch")
 
 
 def test_a_file_of_this_python_serves_as_arch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

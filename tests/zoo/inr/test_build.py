@@ -27,9 +27,11 @@ from scalegmn.core.groups import PositiveScale, Sign, Trivial
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.training.augment import MoveAugment, NoiseAugment, ScaleAugment
-from scalegmn.zoo.cnn.build import Budget, build_cnn_zoo
+from scalegmn.zoo.cnn.build import build_cnn_zoo
+from scalegmn.zoo.cnn.recipe import Budget
 from scalegmn.zoo.images.collections import Images, load_images
-from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.inr.build import build_inr_zoo
+from scalegmn.zoo.inr.conventions import Fit
 from scalegmn.zoo.store.combine import combine
 from scalegmn.zoo.store.splits import select
 from scalegmn.zoo.store.verify import verify

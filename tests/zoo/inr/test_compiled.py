@@ -16,8 +16,8 @@ from scalegmn.native import library
 from scalegmn.zoo.images.collections import load_images
 from scalegmn.zoo.inr.build import build_inr_zoo
 from scalegmn.zoo.inr.compiled import SOURCE, Problem
-from scalegmn.zoo.inr.conventions import Fit, Inr, inr
-from scalegmn.zoo.inr.fit import best_engine, coordinates, fit_inrs
+from scalegmn.zoo.inr.conventions import Fit, Inr, coordinates, inr
+from scalegmn.zoo.inr.fit import best_engine, fit_inrs
 
 pytestmark = pytest.mark.skipif(library.load(SOURCE) is None, reason="no compiler")
 
@@ -164,7 +164,8 @@ def test_without_a_compiler_the_other_engine_works(tmp_path: Path) -> None:
     program = """
 import torch
 from scalegmn.errors import ScaleGMNError
-from scalegmn.zoo.inr.fit import Fit, best_engine, coordinates, fit_inrs
+from scalegmn.zoo.inr.conventions import Fit, coordinates
+from scalegmn.zoo.inr.fit import best_engine, fit_inrs
 images, points = torch.rand(2, 16, 1), coordinates(4, 4)
 print(best_engine(images), len(fit_inrs(images, points, Fit(hidden=(4,), steps=2)).parameters))
 try:

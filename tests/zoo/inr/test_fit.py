@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from scalegmn.bench.inr import bench_zoo, fit_one_at_a_time
 from scalegmn.errors import ScaleGMNError
 from scalegmn.native import library
 from scalegmn.zoo.images.collections import load_images
-from scalegmn.zoo.inr.bench import bench_zoo, fit_one_at_a_time
 from scalegmn.zoo.inr.compiled import SOURCE
-from scalegmn.zoo.inr.conventions import Fit, inr
-from scalegmn.zoo.inr.fit import EngineName, coordinates, fit_inrs
+from scalegmn.zoo.inr.conventions import Fit, coordinates, inr
+from scalegmn.zoo.inr.fit import EngineName, fit_inrs
 from scalegmn.zoo.inr.plain import group_size
 
 pytestmark = pytest.mark.usefixtures("one_thread")

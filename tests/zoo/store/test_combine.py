@@ -9,9 +9,11 @@ import torch
 
 from scalegmn.core.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
-from scalegmn.zoo.cnn.build import Budget, build_cnn_zoo
+from scalegmn.zoo.cnn.build import build_cnn_zoo
+from scalegmn.zoo.cnn.recipe import Budget
 from scalegmn.zoo.images.collections import Images, load_images
-from scalegmn.zoo.inr.build import Fit, build_inr_zoo
+from scalegmn.zoo.inr.build import build_inr_zoo
+from scalegmn.zoo.inr.conventions import Fit
 from scalegmn.zoo.store.combine import combine
 from scalegmn.zoo.store.splits import select
 from scalegmn.zoo.store.verify import verify

@@ -19,10 +19,11 @@ import torch
 
 from scalegmn.cli import app
 from scalegmn.cli.application import run
-from scalegmn.convert import files as states
+from scalegmn.convert.formats import files as states
 from scalegmn.core.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
-from scalegmn.files import fresh_directory, open_file, read_json, write_atomically, write_json, write_npz
+from scalegmn.files import fresh_directory, open_file, read_json, write_atomically, write_json
+from scalegmn.files.arrays import write_npz
 from scalegmn.zoo.store.verify import verify
 from scalegmn.zoo.store.writer import ZooWriter, header_hash
 from scalegmn.zoo.store.zoo import Zoo
@@ -143,6 +144,27 @@ def test_no_space_left_names_the_file_and_keeps_the_old_one(small_disk: Path) ->
     assert list(small_disk.iterdir()) == [path]
 
 
+def test_a_file_that_another_process_writes_is_left_to_it(tmp_path: Path) -> None:
+    path, draft = tmp_path / "file.bin", tmp_path / ".file.bin.tmp"
+    program = "import fcntl, sys; f = open(sys.argv[1], 'wb'); f.write(b'its'); f.flush(); fcntl.flock(f, 2)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{program}; print(flush=True); input()", str(draft)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(ScaleGMNError, match=r"file\.bin: cannot be written \(another process is writing it\)"):
+            write_atomically(path, b"mine")
+        assert draft.read_bytes() == b"its"
+        other.stdin.close()
+    # What a process that died has left is in nobody's way.
+    write_atomically(path, b"mine")
+    assert path.read_bytes() == b"mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_fresh_directory_belongs_to_one_process(tmp_path: Path) -> None:
     program = "import sys; from scalegmn.files import fresh_directory\nwith fresh_directory(sys.argv[1]): pass"
     words = [sys.executable, "-c", program, str(tmp_path / "out")]
@@ -174,6 +196,9 @@ def test_verify_finds_weights_that_are_no_numbers(
     write_json(tmp_path / "zoo.json", header)
     assert run(app, ["zoo", "verify", str(tmp_path)]) == 2
     assert "network 17 has NaN or infinite weights" in capsys.readouterr().err
+    assert run(app, ["zoo", "info", str(tmp_path), "--plot", str(tmp_path / "out.png")]) == 2
+    assert "has NaN or infinite weights" in capsys.readouterr().err
+    assert not (tmp_path / "out.png").exists()
 
 
 @pytest.mark.parametrize("name", ["__metadata__", "a\0b", ""])
@@ -220,6 +245,15 @@ def test_pipes_in_the_place_of_files_are_refused(
     for command in ("info", "verify"):
         assert run(app, ["zoo", command, str(tmp_path)]) == 2
         assert "internal" not in capsys.readouterr().err
+
+
+def test_a_pipe_or_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ScaleGMNError, match=r"pipe: cannot be written \(it is not a regular file\)"):
+        write_atomically(pipe, b"content")
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_devices_and_absurd_json_are_refused(tmp_path: Path) -> None:

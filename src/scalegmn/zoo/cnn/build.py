@@ -1,4 +1,4 @@
-"""Building CNN zoos: image classifiers with random hyperparameters, their weights and how well they do."""
+"""Building CNN zoos: image classifiers with random hyperparameters, their weights and their accuracy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ... import __version__
 from ...errors import ScaleGMNError
-from ...files import Array
+from ...files.arrays import Array
 from ...native import library
 from ..images.collections import Images
 from ..images.formats import CLASSES
@@ -30,9 +31,9 @@ from .recipe import Budget, Settings, draw_settings, draw_shape, settings_column
 from .shape import Cnn
 from .train import train
 
-__all__ = ["Budget", "build_cnn_zoo"]
-
 SHARD = 64
+# Shapes of a varied zoo at least.
+VARIETY = 8
 MOST = 10**8
 SPLIT_RULE = "networks at random: a fifth test, a tenth val, the rest train"
 
@@ -56,8 +57,8 @@ class Drawn(NamedTuple):
     settings: Settings
 
 
-class Trained(NamedTuple):
-    """What became of it: parameters (P,), accuracy and loss on the test images (1,)."""
+class Finished(NamedTuple):
+    """A trained network: parameters (P,), accuracy and loss on the test images (1,)."""
 
     drawn: Drawn
     parameters: Tensor
@@ -78,24 +79,24 @@ def build_cnn_zoo(
     threads: int | None = None,
     report: Report | None = None,
 ) -> Zoo:
-    """Train classifiers with random hyperparameters and write them to a zoo, going on where an earlier run stopped.
+    """Train classifiers with random hyperparameters and write them to a zoo, continuing where an earlier run stopped.
 
     The recipe is that of the Small CNN Zoo (Unterthiner et al., 2020): three 3x3 convolutions with stride 2 and 16
     channels, global average pooling, a linear layer; `cnn_recipe` says what is drawn for each network. The bytes depend
-    on the arguments alone: not on interruptions nor on the number of threads. The engine that trains here, compiled or
-    torch, is written down, and a zoo that was begun with the other one is refused.
+    on the arguments alone, not on interruptions or the number of threads. The zoo records the engine, compiled or
+    torch, and is not continued with the other one.
 
     Arguments:
         source: The images; each network sees its own part of the official training images.
         out: The directory of the zoo.
         count: Number of networks.
-        activation: `relu`, `tanh`, or `both` in turns of one shard.
-        vary: Whether depth, widths and kernel size vary as well, from shard to shard; of two activations, both have
+        activation: `relu`, `tanh`, or `both`, which alternate from shard to shard.
+        vary: Whether depth, widths and kernel size vary as well, from shard to shard; with two activations, both have
             each shape.
         budget: How long networks train.
-        test_images: Number of test images that decide accuracy and loss; all where omitted.
+        test_images: Number of test images that decide accuracy and loss; all if omitted.
         seed: Of everything random.
-        threads: Networks trained at the same time; as many as torch uses where omitted.
+        threads: Networks trained at the same time; as many as torch uses if omitted.
         report: Called with the networks done, the networks in all and the accuracy of those just done (n,).
 
     >>> import tempfile
@@ -178,23 +179,28 @@ class _Plan:
 
     def rows(self, shard: int) -> range:
         """The numbers of a shard's networks."""
-        return range(shard * self.size, min((shard + 1) * self.size, self.count))
+        return range(self.starts[shard], self.starts[shard + 1])
 
-    @property
-    def size(self) -> int:
-        """Networks in a shard; of two activations even a small zoo has both."""
-        return min(SHARD, math.ceil(self.count / 2)) if self.activation == "both" else SHARD
+    @cached_property
+    def starts(self) -> list[int]:
+        """The first networks of the shards, and the end; small zoos too have several shapes with both activations."""
+        turns = 2 if self.activation == "both" else 1
+        size = min(SHARD, math.ceil(self.count / (turns * (VARIETY if self.vary else 1))))
+        starts = list(range(0, self.count, size))
+        if turns == 2 and len(starts) % 2 and self.count - starts[-1] > 1:
+            starts.append((starts[-1] + self.count) // 2)
+        return [*starts, self.count]
 
     def run(self, writer: ZooWriter, threads: int, report: Report | None) -> None:
-        """Train and append what the writer lacks."""
+        """Train and append the networks that are still missing."""
         splits = select(torch.zeros(self.count, dtype=torch.bool), None, self.seed).splits
-        shards = range(writer.shards, math.ceil(self.count / self.size))
+        shards = range(writer.shards, len(self.starts) - 1)
         done = len(writer)
         if report is not None:
             report(done, self.count, torch.empty(0))
         results = _map_on_threads(self._train, self.draw(shards), threads)
         for shard in shards:
-            parts: list[Trained] = []
+            parts: list[Finished] = []
             while len(parts) < len(self.rows(shard)):
                 parts.append(next(results))
                 done += 1
@@ -202,7 +208,7 @@ class _Plan:
                     report(done, self.count, parts[-1].accuracy)
             self._append(writer, sorted(parts, key=lambda part: part.drawn.number), splits)
 
-    def _train(self, drawn: Drawn) -> Trained:
+    def _train(self, drawn: Drawn) -> Finished:
         data = self.pictures
         parameters = train(
             drawn.shape,
@@ -215,9 +221,9 @@ class _Plan:
             engine=self.engine,
         )
         evaluate = compiled.evaluate if self.engine == "compiled" else plain.evaluate
-        return Trained(drawn, parameters, *evaluate(drawn.shape, parameters[None], data.test, data.test_labels))
+        return Finished(drawn, parameters, *evaluate(drawn.shape, parameters[None], data.test, data.test_labels))
 
-    def _append(self, writer: ZooWriter, parts: list[Trained], splits: tuple[str, ...]) -> None:
+    def _append(self, writer: ZooWriter, parts: list[Finished], splits: tuple[str, ...]) -> None:
         shape, count = parts[0].drawn.shape, len(parts)
         columns: dict[str, Tensor | list[str]] = {
             "test_accuracy": torch.cat([part.accuracy for part in parts]),
@@ -253,11 +259,11 @@ def _pictures(source: Images, test_images: int | None, seed: int) -> Pictures:
     return Pictures(*part(np.flatnonzero(~test)), shown.float().mul_(2 / 255).sub_(1), shown_labels)
 
 
-def _map_on_threads(work: Callable[[Drawn], Trained], drawn: Iterator[Drawn], threads: int) -> Iterator[Trained]:
-    """Results in the given order. Every network is trained on one torch thread, so their number changes no result."""
+def _map_on_threads(work: Callable[[Drawn], Finished], drawn: Iterator[Drawn], threads: int) -> Iterator[Finished]:
+    """Results in the given order. Every network is trained on one thread, so their number changes no result."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    pending: deque[Future[Trained]] = deque()
+    pending: deque[Future[Finished]] = deque()
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
         for one in drawn:

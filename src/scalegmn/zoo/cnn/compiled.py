@@ -1,4 +1,4 @@
-"""Training by compiled code: `cnn.cpp` trains a whole network on one thread, without holding up the others."""
+"""Training by compiled code: `cnn.cpp` trains a whole network on one thread, without blocking the others."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ class _Shape(ctypes.Structure):
 
 
 class _Rule(ctypes.Structure):
-    _fields_ = [
-        ("optimiser", ctypes.c_int),
-        *((name, ctypes.c_double) for name in ("lr", "l2", "dropout", "clip")),
-    ]
+    _fields_ = [("optimiser", ctypes.c_int), *((name, ctypes.c_double) for name in ("lr", "l2", "dropout", "clip"))]
 
 
 class _Data(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""Training where nothing is compiled: torch's convolutions, gradients by autograd, and torch's own optimisers.
+"""Training without compiled code: torch's convolutions, gradients by autograd, and torch's own optimisers.
 
 The functions are those of `compiled`, with the same steps up to rounding.
 """
@@ -36,9 +36,7 @@ def descend(
 
 
 @torch.no_grad()
-def evaluate(
-    shape: Cnn, parameters: Tensor, x: Tensor, labels: Tensor, *, batch: int = 256
-) -> tuple[Tensor, Tensor]:
+def evaluate(shape: Cnn, parameters: Tensor, x: Tensor, labels: Tensor, *, batch: int = 256) -> tuple[Tensor, Tensor]:
     """Accuracy and mean cross-entropy of networks; see `compiled.evaluate`."""
     networks = Networks(shape.architecture, parameters)
     correct, loss = parameters.new_zeros(len(parameters)), parameters.new_zeros(len(parameters))
@@ -68,7 +66,7 @@ def _weights(shape: Cnn) -> Tensor:
 
 
 def _logits(shape: Cnn, row: Tensor, x: Tensor, dropout: float, uniform: Tensor | None) -> Tensor:
-    """Of one network with parameters (P,), (N, classes); values whose random number is below the rate drop out."""
+    """The logits (N, classes) of one network (P,); values whose random number is below the rate drop out."""
     parts = [row[s.start : s.start + s.size].view(s.shape) for s in shape.architecture.segments]
     for weight, bias, side in zip(parts[:-2:2], parts[1:-2:2], shape.sides[1:], strict=True):
         x = F.conv2d(x, weight.unflatten(2, (shape.kernel, shape.kernel)), bias, shape.stride)

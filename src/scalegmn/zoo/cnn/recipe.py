@@ -2,7 +2,7 @@
 
 The ranges follow the Small CNN Zoo (Unterthiner et al., 2020, arXiv:2002.11448), shifted where its 86 epochs are
 replaced by some hundred to some thousand steps: larger learning rates for plain gradient descent, less decay, and no
-initial weights so small that nothing would have happened yet.
+initial weights so small that such short training would not change them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from ...errors import ScaleGMNError
-from ...files import Array
+from ...files.arrays import Array
 from .shape import Cnn
 
 OPTIMISERS = ("sgd", "adam", "rmsprop")
@@ -34,8 +34,8 @@ class Budget:
     """How long networks train.
 
     Arguments:
-        batch: Images of a step.
-        steps: Each network takes a number of steps between these two, log-uniform.
+        batch: Images in a step.
+        steps: The number of steps of each network is log-uniform between these two.
         epochs: If given, all networks take this many passes through their training data instead.
     """
 
@@ -71,7 +71,7 @@ class Settings:
 
 
 def generator(seed: int, index: int, purpose: int) -> Generator:
-    """The random numbers of one network (or one chunk) for one purpose, independent of all others."""
+    """A random generator for one network (or one chunk) and one purpose, independent of all others."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, index, purpose))))
 
 
@@ -109,7 +109,7 @@ def draw_settings(seed: int, index: int, budget: Budget, images: int) -> Setting
 
 
 def draw_shape(seed: int, chunk: int, *, side: int, channels: int, classes: int, activation: str, vary: bool) -> Cnn:
-    """The shape that the networks of a chunk share: the recipe's, or with `vary` any depth, width and kernel that fits.
+    """The shape of the networks of a chunk: the recipe's, or with `vary` any depth, width and kernel that fits.
 
     Arguments:
         seed, chunk: What decides it.
@@ -129,7 +129,7 @@ def draw_shape(seed: int, chunk: int, *, side: int, channels: int, classes: int,
 
 
 def _deepest(side: int, kernel: int, most: int) -> int:
-    """How many convolutions with stride 2 an image has room for.
+    """The largest number of convolutions with stride 2 that an image allows.
 
     >>> _deepest(8, 3, 3), _deepest(32, 3, 3)
     (2, 3)

@@ -1,4 +1,4 @@
-"""The classifiers of a CNN zoo, and what decides their training: the same for compiled code and for plain torch."""
+"""The classifiers of a CNN zoo and the settings of their training, for compiled code and plain torch alike."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Noise(NamedTuple):
 
 
 def noise_size(shape: Cnn, batch: int) -> int:
-    """Random numbers that a step with dropout reads.
+    """How many random numbers a step with dropout reads.
 
     >>> noise_size(Cnn(16, (1, 12)), 2) == 2 * 7 * 7 * 16
     True

@@ -7,7 +7,7 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from ...files import Array
+from ...files.arrays import Array
 from ..inr.fit import EngineName
 from . import compiled, plain
 from .recipe import Settings, generator, initial_parameters
@@ -19,11 +19,11 @@ CLIP = 5.0
 POOL = 4
 
 
-class Batches:
+class Minibatches:
     """One network's minibatches: its own part of the training data, shuffled again in every epoch.
 
     Arguments:
-        rng: Where the part and the order come from.
+        rng: Decides the part and the order.
         images: Number of training images.
         fraction: The part of them that the network sees.
         size: Images in a batch; smaller parts are repeated.
@@ -54,7 +54,7 @@ def train(
     batch: int,
     engine: EngineName,
 ) -> Tensor:
-    """Train one network; its start, its batches and what drops out do not depend on the engine.
+    """Train one network; its initial weights, batches and dropout do not depend on the engine.
 
     Arguments:
         shape: Of the network.
@@ -62,15 +62,15 @@ def train(
         images: Training images (N, channels, side, side), uint8; networks see them scaled to [-1, 1].
         labels: Shape (N,), int64.
         seed, index: The seed of the zoo and the network's number in it, which decide initial weights and batches.
-        batch: Images of a step.
-        engine: `compiled`, which must be there, or `torch`.
+        batch: Images in a step.
+        engine: `compiled`, which must be available, or `torch`.
 
     Returns:
         The trained parameters (P,), float32.
     """
     rng = generator(seed, index, 2)
     parameters = initial_parameters(shape, settings, rng)
-    source = Batches(rng, len(images), settings.train_fraction, batch)
+    source = Minibatches(rng, len(images), settings.train_fraction, batch)
     chosen = torch.from_numpy(np.stack([source.next() for _ in range(settings.steps)]))
     noise = None
     if settings.dropout:

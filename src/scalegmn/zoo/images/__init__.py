@@ -1,1 +1,1 @@
-"""Image collections: where their files lie, how they are read and downloaded."""
+"""Image collections: where their files are, how they are read and downloaded."""

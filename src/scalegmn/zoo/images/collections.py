@@ -1,4 +1,4 @@
-"""The images that zoos are made from: where their official files lie and how they become arrays."""
+"""The images that zoos are made from: where their official files are and how they become arrays."""
 
 import hashlib
 from collections.abc import Callable
@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ScaleGMNError
-from .formats import (
-    Labels,
-    Pixels,
-    read_cifar_binary,
-    read_cifar_python,
-    read_idx,
-    read_npz,
-    read_svhn,
-)
+from .formats import Labels, Pixels, read_cifar_binary, read_cifar_python, read_idx, read_npz, read_svhn
 
 SPLITS: Final = ("all", "train", "test")
 # IDX files of MNIST and Fashion-MNIST have the same names; their labels tell them apart.
@@ -44,7 +36,7 @@ class Images:
         name: Name of the collection.
         pixels: (N, H, W), or (N, H, W, C) with colours last, uint8.
         labels: (N,), int64.
-        test: Which rows belong to the official test set, (N,) of bool; all False where there is no official split.
+        test: Which rows belong to the official test set, (N,) of bool; all False if there is no official split.
     """
 
     name: str
@@ -61,7 +53,7 @@ class Images:
         return int(self.pixels.shape[3]) if self.pixels.ndim == 4 else 1
 
     def checksum(self) -> str:
-        """The SHA-256 of all that a zoo takes from them: shape, pixels, labels and which are for the test."""
+        """The SHA-256 of everything that a zoo uses: shape, pixels, labels and the official split."""
         digest = hashlib.sha256(repr(self.pixels.shape).encode())
         for array in (self.pixels, self.labels.astype(np.int64), self.test.astype(np.bool_)):
             digest.update(array.tobytes())

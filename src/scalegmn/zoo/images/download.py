@@ -27,8 +27,8 @@ class Origin:
     Arguments:
         base_url: Address of the folder that holds the files.
         folder: Where they go below the root.
-        files: MD5 sum of each file.
-        members: For an archive: MD5 sum of each member to unpack below `folder`; the archive is removed afterwards.
+        files: The MD5 sum of each file.
+        members: For an archive, the MD5 sum of each member to unpack below `folder`; the archive is removed afterwards.
     """
 
     base_url: str
@@ -74,10 +74,7 @@ ORIGINS: Final = {
     "svhn": Origin(
         "http://ufldl.stanford.edu/housenumbers/",
         ".",
-        {
-            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
-        },
+        {"train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373", "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3"},
     ),
 }
 
@@ -208,7 +205,7 @@ def _bar(name: str, shown: bool) -> Iterator[_Bar]:
 
 @contextmanager
 def _quiet_pooch() -> Iterator[None]:
-    """Silences pooch's own lines about what it downloads; errors come as exceptions."""
+    """Silence pooch's own messages about downloads; errors are raised as exceptions."""
     logger = pooch.get_logger()
     before = logger.level
     logger.setLevel(logging.WARNING)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ScaleGMNError
-from ...files import read_bytes, read_npz_array
+from ...files import read_bytes
+from ...files.arrays import read_npz_array
 from .pickled import read_pickle
 
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -64,7 +65,7 @@ def read_cifar_binary(path: Path) -> tuple[Pixels, Labels]:
 def read_cifar_python(path: Path) -> tuple[Pixels, Labels]:
     """A CIFAR-10 Python batch: a pickled dictionary with ``data`` (N, 3072) and ``labels``.
 
-    The pickle is followed, not unpickled; anything but numbers, arrays and plain containers is refused by name.
+    The file is not unpickled; anything but numbers, arrays and plain containers in it is refused by name.
     """
     try:
         batch = read_pickle(read_bytes(path))
@@ -107,10 +108,10 @@ def read_npz(path: Path) -> tuple[Pixels, Labels]:
 
 
 def classes(path: Path, labels: Any) -> Labels:
-    """Labels as they may go on: whole numbers from 0 to 999.
+    """Checked labels: whole numbers from 0 to 999.
 
     Arguments:
-        path: The file, for the complaint.
+        path: The file, for the error message.
         labels: Numbers (N,).
     """
     plain = isinstance(labels, np.ndarray) or all(isinstance(n, int) for n in labels)

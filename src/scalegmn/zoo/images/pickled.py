@@ -1,7 +1,7 @@
-"""Arrays in a pickle, read without unpickling: opcodes are followed by a machine that knows only containers and bytes.
+"""Arrays in a pickle, read without unpickling, by an interpreter that knows only containers and bytes.
 
-A pickle is a program. Here a name in it (`numpy.dtype`) stays a word, a call stays a note of its arguments, and an
-array is made from shape, type and bytes in the end, if these are plain. No class is looked up, no state is set.
+A pickle is a program. Here a name in it (`numpy.dtype`) stays a string, and a call is only recorded with its arguments.
+In the end, arrays are made from shape, type and bytes, if these are plain. No class is looked up, no state is set.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import ScaleGMNError
-from ...files import Array
+from ...files.arrays import Array
 
 # What numpy writes, in the spellings of its old and new versions.
 _NAMES: Final = {
@@ -38,7 +38,7 @@ _OLD_TEXTS: Final = ("STRING", "BINSTRING", "SHORT_BINSTRING")
 
 @dataclass(eq=False)
 class _Note:
-    """A call that was not made: of what, with what arguments, and the state that was to be set."""
+    """A recorded call that was not made: the function, its arguments, and the state that was to be set."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -70,7 +70,7 @@ def _run(content: bytes) -> Any:
     memo: dict[int, Any] = {}
 
     def cut() -> list[Any]:
-        """What lies above the last mark."""
+        """The entries above the last mark."""
         start = marks.pop()
         items = stack[start:]
         del stack[start:]
@@ -139,7 +139,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 
 def _value(value: Any) -> Any:
-    """A noted array as an array, noted bytes as bytes, and everything else as it is."""
+    """A recorded array as an array, recorded bytes as bytes, and everything else unchanged."""
     if not isinstance(value, _Note):
         return value
     if value.name == "bytes":

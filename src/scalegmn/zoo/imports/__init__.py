@@ -1,1 +1,1 @@
-"""Public and personal collections of networks, converted to zoos."""
+"""Published collections of networks and the user's own, converted to zoos."""

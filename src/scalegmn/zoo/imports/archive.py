@@ -1,6 +1,6 @@
-"""Folders and archives as one thing: named files, read one at a time, never unpacked to where an archive says.
+"""Folders and archives behind one interface: named files, read one at a time; archives cannot choose where to unpack.
 
-Everything in them is somebody else's: names, sizes and contents are checked before they are believed.
+They come from other people, so names, sizes and contents are checked before they are used.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import IO, Final
 import torch
 from torch import Tensor
 
-from ...convert.files import as_state
+from ...convert.formats.files import as_state
 from ...errors import ScaleGMNError
+from ...files import real_path
 
 # A checkpoint of one small network: more is not what the published collections hold.
 STATE_LIMIT: Final = 64 << 20
@@ -59,11 +60,11 @@ class Files(ABC):
         return content
 
     def where(self, name: str) -> str:
-        """How to call a file in a message."""
+        """What to call a file in a message."""
         return f"{self.path.name}: {name}"
 
     def find(self, *names: str) -> str | None:
-        """The one file with any of these last names, wherever it lies; None if there is none."""
+        """The one file with any of these names, in whatever folder; None if there is none."""
         found = [n for n in self.names if PurePosixPath(n).name in names]
         if len(found) > 1:
             raise ScaleGMNError(f"{self.path}: expected one {names[0]}, found {found[0]} and {found[1]}")
@@ -72,10 +73,16 @@ class Files(ABC):
 
 class _Folder(Files):
     def __init__(self, path: Path) -> None:
-        links = next((p for p in path.rglob("*") if p.is_symlink() and _leaves(p, path)), None)
-        if links is not None:
-            raise ScaleGMNError(f"{path}: {links.relative_to(path)} is a link that leads out of the folder")
-        super().__init__(path, [p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()])
+        names = []
+        for found in path.rglob("*"):
+            name = found.relative_to(path).as_posix()
+            if found.is_symlink() and not real_path(found).is_relative_to(real_path(path)):
+                raise ScaleGMNError(f"{path}: {name} is a link that leads out of the folder")
+            if found.is_file():
+                names.append(name)
+            elif not found.is_dir():
+                raise ScaleGMNError(f"{path}: {name} is neither a file nor a folder")
+        super().__init__(path, names)
 
     def open(self, name: str) -> IO[bytes]:
         return (self.path / name).open("rb")
@@ -91,7 +98,7 @@ class _Zip(Files):
             mode = entry.external_attr >> 16
             _check_name(path, entry.filename, self._entries, regular=not mode or not stat.S_ISLNK(mode))
             if entry.file_size > SWELLING * max(entry.compress_size, 1 << 16):
-                raise ScaleGMNError(f"{path.name}: {entry.filename} swells more than {SWELLING} times; refused")
+                raise ScaleGMNError(f"{path.name}: {entry.filename} grows more than {SWELLING}-fold; refused")
             self._entries[entry.filename] = entry
         super().__init__(path, list(self._entries))
 
@@ -121,10 +128,6 @@ class _Tar(Files):
 
 def _is_clutter(name: str) -> bool:
     return any(part.startswith("._") or part in ("__MACOSX", ".DS_Store") for part in name.split("/"))
-
-
-def _leaves(link: Path, root: Path) -> bool:
-    return not link.resolve().is_relative_to(root.resolve())
 
 
 def _check_name(path: Path, name: str, seen: Mapping[str, object], *, regular: bool) -> None:
@@ -171,7 +174,7 @@ def _inflated(path: Path) -> Iterator[IO[bytes]]:
         while block := packed.read(_BLOCK):
             plain.write(block)
             if plain.tell() > limit:
-                raise ScaleGMNError(f"source: {path} swells more than {SWELLING} times; refused")
+                raise ScaleGMNError(f"source: {path} grows more than {SWELLING}-fold; refused")
         plain.seek(0)
         yield plain
 
@@ -194,7 +197,7 @@ def copy_out(source: Files, name: str, folder: Path) -> Path:
     return target
 
 
-def load_state(source: Files, name: str) -> dict[str, Tensor]:
+def read_member(source: Files, name: str) -> dict[str, Tensor]:
     """The state dict in one of the files, on the CPU; code in it is refused, not run."""
     content = source.read(name)
     try:
@@ -209,7 +212,7 @@ def load_state(source: Files, name: str) -> dict[str, Tensor]:
     except Exception as error:
         # What a damaged file raises depends on where it breaks off.
         raise ScaleGMNError(f"{source.where(name)}: is damaged or not a file that torch.save wrote") from error
-    state = as_state(loaded) if isinstance(loaded, Mapping) else None
+    state = as_state(loaded, source.where(name)) if isinstance(loaded, Mapping) else None
     if state is None:
         raise ScaleGMNError(f"{source.where(name)}: expected a state dict, got a {type(loaded).__name__}")
     return state

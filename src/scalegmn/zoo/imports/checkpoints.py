@@ -1,4 +1,4 @@
-"""A person's own checkpoints: a folder of state dicts and a table of what is known about them."""
+"""A user's own checkpoints: a folder of state dicts and a table of what is known about them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ...convert import files
 from ...convert.batch import find_layout, pack_states
 from ...convert.chain import Described
+from ...convert.formats import files
 from ...convert.layout import Layout
 from ...core.activations import Activation
 from ...core.activations import activation as as_activation
 from ...core.architecture import Architecture
 from ...core.schema import to_json
 from ...errors import ScaleGMNError
-from ...files import fresh_directory
+from ...files import fresh_directory, real_path
 from ..inr.canvas import Canvas
 from ..inr.conventions import convention
 from ..store.splits import select
@@ -34,7 +34,7 @@ State = dict[str, Tensor]
 
 @dataclass
 class _Kind:
-    """Checkpoints that are read in the same way and wait for their shard."""
+    """Checkpoints that are read in the same way and collected for a shard."""
 
     layout: Layout
     rows: list[int] = field(default_factory=list)
@@ -46,13 +46,13 @@ class Ways:
     """How checkpoints are read.
 
     Arguments:
-        activation: Of the hidden layers of multilayer perceptrons, which a state dict does not tell; for files that
-            none of `likes` fits.
+        activation: Of the hidden layers of multilayer perceptrons, which a state dict does not contain; for files that
+            fit none of `likes`.
         likes: Modules with such state dicts, or architectures, by name.
-        column: Of the table, where it tells which of `likes` a file follows: by name, or by activation. The column
-            `activation` is used where there is one.
+        column: The column of the table that says which of `likes` a file follows, by name or by activation. The column
+            `activation` is used if there is one.
         prefix: Read only the entries under this name.
-        canvas: What the networks paint on, for implicit representations.
+        canvas: The pictures of the networks, for implicit representations.
     """
 
     activation: str | Activation | None = None
@@ -107,18 +107,13 @@ class Ways:
 
 
 def _named(name: str, architecture: Architecture, told: str) -> bool:
-    """Whether a word of a table means an architecture: its name, its function's name, or its activation."""
+    """Whether a word in a table names an architecture: by its name, its function's name, or its activation."""
     acts = {layer.activation for layer in architecture.layers[1:-1]}
     return told in (name, name.rpartition(":")[2]) or any(told in (act.name, str(act)) for act in acts)
 
 
 def import_checkpoints(
-    folder: str | Path,
-    labels: str | Path,
-    out: str | Path,
-    *,
-    label: str | None = None,
-    ways: Ways | None = None,
+    folder: str | Path, labels: str | Path, out: str | Path, *, label: str | None = None, ways: Ways | None = None
 ) -> Zoo:
     """Make a zoo of checkpoints (torch, safetensors or Keras); several architectures are allowed.
 
@@ -128,9 +123,9 @@ def import_checkpoints(
     Arguments:
         folder: Where the files are.
         labels: A CSV file with the column `file` (relative to the folder) and what is known about the networks. A
-            column `split` with `train`, `val` and `test` is used, else a fixed seed decides.
+            column `split` with `train`, `val` and `test` is used; without one, a fixed seed decides.
         out: The directory of the zoo.
-        label: The column that is to be learned; where omitted, `label`, or the only one that holds numbers.
+        label: The column to learn; if omitted, `label`, or the only one that holds numbers.
         ways: How the files are read.
     """
     ways = ways or Ways()
@@ -166,7 +161,7 @@ def import_checkpoints(
 
 
 def _painted(layout: Layout, ways: Ways, name: str) -> Architecture:
-    """The architecture, if it can paint on the canvas."""
+    """The architecture, if it fits the canvas."""
     a, canvas = layout.architecture, ways.canvas
     if canvas is not None and (a.layers[0].size, a.layers[-1].size) != (2, canvas.channels):
         raise ScaleGMNError(
@@ -176,10 +171,10 @@ def _painted(layout: Layout, ways: Ways, name: str) -> Architecture:
 
 
 def _shards(paths: Sequence[Path], ways: Ways, told: Sequence[str] | None) -> Iterator[_Kind]:
-    """Checkpoints in lots of one kind each, in the order in which the lots are full."""
+    """Checkpoints in groups of one kind each, in the order in which the groups fill up."""
     waiting: dict[object, _Kind] = {}
     for row, path in enumerate(paths):
-        state = files.read(path)
+        state = files.read_state_dict(path)
         word = (told[row] or None) if told is not None else None
         key: object = word, tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in state.items())
         if key not in waiting or isinstance(state, Described):
@@ -203,7 +198,7 @@ def _shards(paths: Sequence[Path], ways: Ways, told: Sequence[str] | None) -> It
 
 
 def _read_table(path: Path) -> dict[str, list[str]]:
-    """The columns of the CSV file, checked as far as every import needs them."""
+    """The columns of the CSV file, with the checks that every import needs."""
     if not path.is_file():
         raise ScaleGMNError(f"labels: no file {path}")
     try:
@@ -224,6 +219,9 @@ def _read_table(path: Path) -> dict[str, list[str]]:
         raise ScaleGMNError(f"{path}: expected {', '.join(SPLITS)} in the column split, got {min(wrong)!r}")
     if "row" in table or "image" in table:
         raise ScaleGMNError(f"{path}: the column names row and image are taken; rename the column")
+    odd = [name for name in table if name in ("", "__metadata__") or "\0" in name]
+    if odd:
+        raise ScaleGMNError(f"{path}: a column cannot be called {odd[0]!r}; rename it")
     if len(set(table["file"])) < len(rows):
         twice = next(n for n in table["file"] if table["file"].count(n) > 1)
         raise ScaleGMNError(f"{path}: lists {twice} twice")
@@ -231,7 +229,7 @@ def _read_table(path: Path) -> dict[str, list[str]]:
 
 
 def _label_column(table: Mapping[str, list[str]], label: str | None, ways: Ways, path: Path) -> str:
-    """The column that is to be learned, without gaps."""
+    """The column to learn, without gaps."""
     if label is None and "label" not in table:
         free = [name for name in table if name not in ("file", "split", "activation", ways.column)]
         numeric = [name for name in free if isinstance(_typed(table[name]), Tensor)]
@@ -261,7 +259,7 @@ def _told(table: Mapping[str, list[str]], ways: Ways, path: Path) -> list[str] |
 
 def _inside(root: Path, name: str, table: Path) -> Path:
     path = root / name
-    if not path.resolve().is_relative_to(root.resolve()):
+    if not real_path(path).is_relative_to(real_path(root)):
         raise ScaleGMNError(f"{table}: {name!r} leads out of {root}; refused")
     if not path.is_file():
         raise ScaleGMNError(f"{table}: lists {name}, which is not in {root}")
@@ -269,7 +267,7 @@ def _inside(root: Path, name: str, table: Path) -> Path:
 
 
 def _typed(values: list[str]) -> Tensor | list[str]:
-    """Whole numbers, numbers or texts, whichever all values are; an empty cell between numbers is nan."""
+    """Values as whole numbers, numbers or text, whichever fits all of them; an empty cell among numbers is NaN."""
     if any(values) and not all(values):
         numbers = isinstance(_typed([value for value in values if value]), Tensor)
         values = [value or "nan" for value in values] if numbers else values

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from ...core.architecture import Architecture
 from ...errors import ScaleGMNError
-from ...files import Array, fresh_directory
+from ...files import DAMAGE, fresh_directory
+from ...files.arrays import Array
 from ..cnn.shape import Cnn
 from ..store.writer import ZooWriter
 from ..store.zoo import Zoo
@@ -52,13 +53,13 @@ def import_cnn_zoo(
 
     The source holds `weights.npy` (N, 4970), `metrics.csv.gz` and `layout.csv`, and optionally a published permutation
     of all rows in a file `*split.csv`. The split is that of Zhou et al. (2023): of the permuted final networks the
-    second half is test, the first half 80/20 train and val. Without that file a permutation with a fixed seed takes its
-    place.
+    second half is test, the first half 80/20 train and val. Without that file, a permutation with a fixed seed is used.
 
     Arguments:
         source: A folder or archive (.zip, .tar, .tar.gz).
         out: The directory of the zoo.
-        final_only: Whether to leave out checkpoints from before the last epoch; they have the split of their network.
+        final_only: Whether to leave out checkpoints from before the last epoch; if kept, they have the split of their
+            network.
         activation: Keep only networks with this activation, `relu` or `tanh`; the split of a network does not change.
     """
     if activation not in (None, "relu", "tanh"):
@@ -109,7 +110,7 @@ def _open_weights(source: Files, name: str, scratch: Path, width: int) -> Array:
     path = copy_out(source, name, scratch)
     try:
         weights = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, OverflowError, MemoryError, TypeError, SyntaxError) as error:
+    except (*DAMAGE, MemoryError) as error:
         told = str(error)[:80]
         raise ScaleGMNError(f"{source.where(name)}: is not a plain array of numbers ({told})") from error
     if not isinstance(weights, np.ndarray) or weights.ndim != 2 or weights.shape[1] != width:
@@ -121,7 +122,7 @@ def _open_weights(source: Files, name: str, scratch: Path, width: int) -> Array:
 
 
 def _layout_order(source: Files, name: str) -> Array:
-    """For each parameter of ours its column in the matrix, (4970,).
+    """For each of our parameters its column in the matrix, (4970,).
 
     TensorFlow keeps kernels as height, width, inputs, outputs and matrices as inputs, outputs.
     """
@@ -191,7 +192,7 @@ def _csv_rows(source: Files, name: str) -> Iterator[dict[str, str]]:
 
 
 def _read_metrics(source: Files, name: str, count: int) -> dict[str, list[str] | Array]:
-    """Columns by name: numbers as float64, categories as they are; other texts are left out."""
+    """Columns by name: numbers as float64, categories as they are; other text is left out."""
     where = source.where(name)
     kinds = _column_kinds(_csv_rows(source, name), where, count)
     numbers = {key: np.empty(count) for key, numeric in kinds.items() if numeric}

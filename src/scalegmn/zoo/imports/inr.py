@@ -22,7 +22,7 @@ from ..inr.build import inr_architecture, inr_canvas
 from ..inr.conventions import inr
 from ..store.writer import SPLITS, ZooWriter
 from ..store.zoo import Zoo
-from .archive import Files, load_state, open_files
+from .archive import Files, open_files, read_member
 
 SHARD: Final = 1024
 SEED: Final = 0
@@ -54,14 +54,14 @@ COLLECTIONS: Final = {
 }
 
 
-class Entry(NamedTuple):
+class Member(NamedTuple):
     """A network in a collection.
 
     Arguments:
         name: Its file.
-        label: The class of its image; -1 where the file itself tells.
+        label: The class of its image; -1 if the file itself contains it.
         split: `train`, `val` or `test`.
-        image_id: The number of its image in the file's name; -1 where there is none.
+        image_id: The number of its image in the file's name; -1 if there is none.
         view: Which of several fits of the image.
         test: Whether the image is one of the official test set.
     """
@@ -79,8 +79,8 @@ def import_inr(kind: str, source: str | Path, out: str | Path, *, images: str | 
 
     Published splits are kept: lists of paths in a JSON file beside the networks, and CIFAR10-INR's cuts at images
     45,000 and 50,000. MNIST-INR without lists is split by its names, with a twelfth of the training networks for
-    validation; a collection without either 80/10/10. Nothing in a file is executed, and nothing is left at `out` if any
-    of them is refused.
+    validation; a collection with neither is split 80/10/10. Nothing in a file is executed, and nothing is left at `out`
+    if any of them is refused.
 
     Arguments:
         kind: `mnist-inr`, `fmnist-inr` or `cifar10-inr`.
@@ -111,7 +111,7 @@ def import_inr(kind: str, source: str | Path, out: str | Path, *, images: str | 
     return Zoo.open(out)
 
 
-def _attached(source: Files, entries: list[Entry], images: Images) -> Tensor:
+def _attached(source: Files, entries: list[Member], images: Images) -> Tensor:
     """The image of every network (N, H, W, 1), by the number in its name; the labels must agree."""
     halves = (np.flatnonzero(~images.test), np.flatnonzero(images.test))
     rows = []
@@ -131,11 +131,11 @@ def _attached(source: Files, entries: list[Entry], images: Images) -> Tensor:
 
 
 def _append(
-    writer: ZooWriter, source: Files, entries: list[Entry], architecture: Architecture, rows: Mapping[str, Tensor]
+    writer: ZooWriter, source: Files, entries: list[Member], architecture: Architecture, rows: Mapping[str, Tensor]
 ) -> None:
     states, labels = [], []
     for entry in entries:
-        state = load_state(source, entry.name)
+        state = read_member(source, entry.name)
         inside = state.pop("label", None)
         if inside is not None and (inside.numel() != 1 or not 0 <= float(inside) <= 9 or float(inside) % 1):
             raise ScaleGMNError(f"{source.where(entry.name)}: expected a label from 0 to 9, got {inside.tolist()}")
@@ -160,7 +160,7 @@ def _append(
 # -- CIFAR10-INR -------------------------------------------------------------------------------------------------------
 
 
-def _nfn_entries(source: Files) -> tuple[list[Entry], str]:
+def _nfn_entries(source: Files) -> tuple[list[Member], str]:
     found = []
     for name in source.names:
         match = _NFN_NAME.search(name)
@@ -170,7 +170,7 @@ def _nfn_entries(source: Files) -> tuple[list[Entry], str]:
         split = SPLITS[sum(image >= cut for cut in CIFAR_CUTS)]
         # Copies augment the training set only; validation and test are those of the plain collection.
         if view == 0 or split == "train":
-            found.append(Entry(name, int(match[2]), split, image, view))
+            found.append(Member(name, int(match[2]), split, image, view))
     if not found:
         raise ScaleGMNError(f"{source.path}: expected files randinit_smaller_<label>s/net<index>.pth, found none")
     found.sort(key=lambda entry: (entry.view, entry.image_id, entry.label))
@@ -180,7 +180,7 @@ def _nfn_entries(source: Files) -> tuple[list[Entry], str]:
 # -- MNIST-INR and FMNIST-INR ------------------------------------------------------------------------------------------
 
 
-def _dws_entries(source: Files, kind: str) -> tuple[list[Entry], str]:
+def _dws_entries(source: Files, kind: str) -> tuple[list[Member], str]:
     names = [n for n in source.names if n.endswith((".pth", ".pt"))]
     # Beside it may lie checkpoints from during the training.
     names = [n for n in names if n.endswith("/model_final.pth")] or names
@@ -214,17 +214,17 @@ def _number(name: str) -> str:
     return match[3]
 
 
-def _dws_entry(source: Files, kind: str, name: str, split: str) -> Entry:
+def _dws_entry(source: Files, kind: str, name: str, split: str) -> Member:
     match = _DWS_NAME.search(name)
     if match is not None:
         # FMNIST-INR tells the label inside.
         label = int(match[2]) if kind == "mnist-inr" else -1
-        return Entry(name, label, split, int(match[3]), 0, match[1] == "testing")
+        return Member(name, label, split, int(match[3]), 0, match[1] == "testing")
     if kind == "mnist-inr":
         raise ScaleGMNError(
             f"{source.where(name)}: expected mnist_png_<training or testing>_<label>_<id>/checkpoints/model_final.pth"
         )
-    return Entry(name, -1, split, -1, 0)
+    return Member(name, -1, split, -1, 0)
 
 
 def _published_lists(source: Files, names: list[str]) -> dict[str, str] | None:

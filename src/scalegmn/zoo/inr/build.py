@@ -26,8 +26,6 @@ from .conventions import Fit, FitResult, Inr
 from .fit import EngineName, best_engine, fit_inrs
 from .plain import group_size
 
-__all__ = ["Fit", "Report", "build_inr_zoo", "inr_architecture", "inr_canvas"]
-
 SHARD = 1024
 # Networks of one job on a cluster: a whole number of groups, a few seconds to minutes of work.
 CLUSTER_JOB = 128
@@ -56,7 +54,7 @@ def inr_architecture(shape: Inr) -> Architecture:
 
 
 def inr_canvas(shape: Inr, height: int, width: int) -> Canvas:
-    """What INRs of this shape paint on."""
+    """The canvas of INRs of this shape."""
     kind = shape.convention
     return Canvas(kind.name, height, width, shape.channels, kind.low, kind.high)
 
@@ -75,23 +73,23 @@ def build_inr_zoo(
     ray: str | None = None,
     report: Report | None = None,
 ) -> Zoo:
-    """Fit INRs to images and write them to a zoo, going on after the last complete shard if it was begun before.
+    """Fit INRs to images and write them to a zoo, continuing after the last complete shard of an earlier run.
 
-    The bytes depend on the arguments alone: not on interruptions, on the number of threads or on `ray`. The engine
-    that fits here is written down, and a zoo that was begun with the other one is refused.
+    The bytes depend on the arguments alone, not on interruptions, the number of threads or `ray`. The zoo records the
+    engine and is not continued with the other one.
 
     Arguments:
         source: The images.
         out: The directory of the zoo.
         fit: How every network is fitted.
-        count: Number of images, drawn at random; all where omitted.
+        count: Number of images, drawn at random; all if omitted.
         sizes: Instead, the numbers of training, validation and test images.
         views: Independent fits of every image.
-        held_out_views: Of every validation and test image, if not as many.
-        split: Take images of this split alone, as the zoo of all images with seed 0 has it; such zoos can be combined
-            with it, because no image is for training in one and held out in another.
-        seed: Of the choice of images, the splits and all initial weights.
-        ray: Address of a Ray cluster, or `local` to start one; where omitted this process does the work.
+        held_out_views: The same for validation and test images, if it differs.
+        split: Take images of this split alone, as in the zoo of all images with seed 0; such zoos can be combined with
+            it, because no image is for training in one and held out in another.
+        seed: Decides the choice of images, the splits and all initial weights.
+        ray: Address of a Ray cluster, or `local` to start one; if omitted this process does the work.
         report: Called with the networks done, the networks in all and the PSNR of those just done (n,).
 
     >>> import tempfile
@@ -139,7 +137,7 @@ def _arguments(source: Images, count: int, fit: Fit, views: int, seed: int) -> d
 
 
 def fit_job(fit: Fit, engine: EngineName, seed: int, threads: int | None, job: Job) -> FitResult:
-    """Fit the networks of one job; what it returns depends neither on the machine's load nor on `threads`."""
+    """Fit the networks of one job; the result depends neither on the machine's load nor on `threads`."""
     canvas = inr_canvas(fit.shape(job.images.shape[3]), job.images.shape[1], job.images.shape[2])
     targets = job.images.flatten(1, 2).float() / 255
     return fit_inrs(targets, canvas.grid(), fit, seed=seed, indices=job.numbers, threads=threads, engine=engine)
@@ -172,7 +170,7 @@ class _Plan:
         return torch.arange(len(self)) - (self.views.cumsum(0) - self.views)[self.image]
 
     def run(self, writer: ZooWriter, ray: str | None, report: Report | None) -> None:
-        """Fit and append what the writer lacks."""
+        """Fit and append the networks that are still missing."""
         shards = [range(s, min(s + SHARD, len(self))) for s in range(0, len(self), SHARD)][writer.shards :]
         architecture = inr_architecture(self.shape)
         done = len(writer)

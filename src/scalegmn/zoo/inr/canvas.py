@@ -1,4 +1,4 @@
-"""What the networks of an INR zoo paint on: size, value range and coordinates."""
+"""The pictures of an INR zoo: size, value range and coordinates."""
 
 from __future__ import annotations
 

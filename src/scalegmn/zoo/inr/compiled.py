@@ -1,6 +1,6 @@
 """Fitting by compiled code: `fit.cpp` runs the whole optimisation of a network, pixels tile by tile in the cache.
 
-A network is fitted on its own, so that its numbers depend on nothing but its image, its start and the options.
+Each network is fitted on its own, so that it depends only on its image, its initial weights and the options.
 """
 
 import ctypes
@@ -53,11 +53,11 @@ class Problem:
         return _Problem(span(self.sizes, torch.int64), kind, self.shape.w0, *axes, *places)
 
     def fit(self, fit: Fit, targets: Tensor, start: Tensor) -> FitResult:
-        """Fit networks one after the other on this thread, without holding up other threads.
+        """Fit networks one after the other on this thread, without blocking other threads.
 
         Arguments:
-            fit: How.
-            targets: What the last linear layer must give, (B, N, channels).
+            fit: The settings.
+            targets: The wanted outputs of the last linear layer, (B, N, channels).
             start: Parameters, (B, P).
         """
         targets, parameters = targets.contiguous(), start.to(self.dtype, copy=True).contiguous()
@@ -66,9 +66,7 @@ class Problem:
         numbers = (fit.lr, BETA1, BETA2, EPSILON, fit.psnr or 0.0, self.shape.convention.span)
         schedule = _Schedule(fit.limit(len(self.column)), look, *numbers)
         spans = (span(t, self.dtype) for t in (targets, parameters, psnr))
-        library.call(
-            "fit", self.dtype, self._structure(), schedule, *spans, span(steps, torch.int64), source=SOURCE
-        )
+        library.call("fit", self.dtype, self._structure(), schedule, *spans, span(steps, torch.int64), source=SOURCE)
         return FitResult(parameters, psnr, steps)
 
     def gradient(self, target: Tensor, parameters: Tensor) -> tuple[float, Tensor]:

@@ -1,7 +1,7 @@
 r"""Implicit neural representations: conventions, coordinates, initialisation and rendering.
 
 An INR is a small network \(f_\theta(x, y)\) that returns the colour of an image at a point. Its parameters
-travel as one row of a matrix, in the order W1, b1, W2, b2, ..., each weight (out, in) row by row.
+are stored as one row of a matrix, in the order W1, b1, W2, b2, ..., each weight (out, in) row by row.
 """
 
 import math
@@ -19,7 +19,7 @@ from ...errors import ScaleGMNError
 
 @dataclass(frozen=True)
 class Convention:
-    """How a published INR collection scales its images and places its output.
+    """How a published INR collection scales its images and shifts its output.
 
     A network fits `low + (high - low) * image` for images in [0, 1], and its colour is its last linear layer plus
     `offset`.
@@ -90,7 +90,7 @@ class Inr:
     r"""The shape of an INR, \(f(x) = W_L \sigma(w_0 (W_{L-1} \cdots + b_{L-1})) + b_L + o\).
 
     SIREN networks (Sitzmann et al., 2020) have \(\sigma = \sin\) and \(w_0 = 30\); `relu` and `tanh`
-    have \(w_0 = 1\). The offset o belongs to the convention.
+    have \(w_0 = 1\). The offset o is part of the convention.
 
     Arguments:
         channels: Colours of the image, 1 or 3.
@@ -182,7 +182,7 @@ class Inr:
         return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def evaluate(self, parts: Sequence[Tensor], points: Tensor) -> Tensor:
-        """What the last linear layer gives at points (N, 2), without the offset, (B, N, channels)."""
+        """The output of the last linear layer at points (N, 2), without the offset, (B, N, channels)."""
         x = points.to(parts[0]).expand(len(parts[0]), -1, -1)
         for layer in range(0, len(parts), 2):
             x = torch.baddbmm(parts[layer + 1][:, None], x, parts[layer].mT)
@@ -191,7 +191,7 @@ class Inr:
         return x
 
     def wanted(self, images: Tensor) -> Tensor:
-        """Images (B, N, C) as the last layer must give them: scaled, and without the offset, which is no parameter."""
+        """The wanted outputs of the last layer for images (B, N, C): scaled, and without the fixed offset."""
         kind = self.convention
         return images * kind.span + (kind.low - kind.offset)
 
@@ -231,17 +231,17 @@ def inr(
 
 @dataclass(frozen=True)
 class Fit:
-    """How networks are fitted to images: all that is decided from the command line to the compiled code.
+    """How networks are fitted to images: all settings, from the command line to the compiled code.
 
     Arguments:
         hidden: Sizes of the hidden layers.
         activation: `sine`, `relu` or `tanh`.
-        w0: Frequency of sine layers; 30 where omitted.
+        w0: Frequency of sine layers; 30 if omitted.
         convention: `dws` or `nfn`: initialisation, image scale and output offset.
-        steps: Of Adam; where omitted 1,000, or 500 for images of less than 256 pixels, which are learnt sooner, and
+        steps: Steps of Adam; if omitted 1,000, or 500 for images of less than 256 pixels, which are learnt faster, and
             with `psnr` ten times as many.
         lr: Learning rate.
-        psnr: Stop each network at the first look (every 10 steps) at which it reaches so many decibels.
+        psnr: Stop each network when it reaches this many decibels, checked every 10 steps.
 
     >>> Fit().limit(28 * 28), Fit().limit(8 * 8), Fit(steps=7).limit(64)
     (1000, 500, 7)
@@ -267,12 +267,12 @@ class Fit:
             )
 
     def shape(self, channels: int) -> Inr:
-        """The networks that are fitted to images of so many channels."""
+        """The shape of networks for images with this many channels."""
         name = self.convention
         return inr(channels, hidden=self.hidden, activation=self.activation, w0=self.w0, convention_name=name)
 
     def limit(self, points: int) -> int:
-        """Adam steps for an image of so many pixels."""
+        """Adam steps for an image with this many pixels."""
         default = (1000 if points >= 256 else 500) * (1 if self.psnr is None else 10)
         return default if self.steps is None else self.steps
 
@@ -293,7 +293,7 @@ class FitResult:
 
     @staticmethod
     def joined(parts: "Sequence[FitResult]") -> "FitResult":
-        """Several one after the other."""
+        """Several results joined into one."""
         return FitResult(
             torch.cat([part.parameters for part in parts]),
             torch.cat([part.psnr for part in parts]),

@@ -1,7 +1,7 @@
 """Fitting many INRs at once, reproducibly and on all cores.
 
 Two engines do the same: `compiled` fits one network after the other in C++, `torch` fits groups of them by autograd.
-Every part of the work runs on one thread, so the number of threads changes how soon it is done, never what it gives.
+Every part of the work runs on one thread, so the number of threads affects the speed, never the result.
 """
 
 import math
@@ -16,10 +16,8 @@ from torch import Tensor
 from ...errors import ScaleGMNError
 from ...native import library
 from .compiled import SOURCE, Problem
-from .conventions import Fit, FitResult, coordinates
+from .conventions import Fit, FitResult
 from .plain import fit_group, group_size
-
-__all__ = ["EngineName", "Fit", "FitResult", "best_engine", "coordinates", "fit_inrs"]
 
 EngineName = Literal["compiled", "torch"]
 
@@ -34,21 +32,22 @@ def fit_inrs(
     threads: int | None = None,
     engine: EngineName | None = None,
 ) -> FitResult:
-    r"""Fits one INR to each image by Adam on its mean squared error over all pixels.
+    r"""Fit one INR to each image by Adam on its mean squared error over all pixels.
 
-    The same call gives the same bytes, whatever the threads. Each network depends on its image, (seed, index) and the
-    options alone: with the torch engine exactly where the pixels and the layer sizes are multiples of 16, else up to
-    rounding.
+    The same call gives the same bytes with any number of threads. Each network depends only on its image, (seed, index)
+    and the options; with the torch engine exactly if the number of pixels and the layer sizes are multiples of 16,
+    otherwise up to rounding.
 
     Arguments:
         targets: Images in [0, 1], (B, N, C), float32 (float64 also works); `nfn` scales them to [-1, 1] itself.
         points: Coordinates of the pixels, (N, 2); see `coordinates`.
-        fit: How; as `Fit()` says unless given.
+        fit: The settings; `Fit()` unless given.
         seed: Seed of the collection.
         indices: Number of each network in the collection, 0, 1, ... unless given.
         threads: Networks or groups fitted at the same time; as many as torch uses unless given.
         engine: `compiled` or `torch`; `best_engine` unless given. Their results differ by rounding.
 
+    >>> from scalegmn.zoo.inr.conventions import coordinates
     >>> image = torch.linspace(0, 1, 16).view(1, 16, 1)
     >>> result = fit_inrs(image, coordinates(4, 4), Fit(hidden=(8,), steps=200))
     >>> result.parameters.shape, bool(result.psnr[0] > 20)
@@ -110,7 +109,7 @@ def _expect_compiled(like: Tensor) -> None:
 
 
 def _on_threads(work: Callable[[int], FitResult], starts: range, workers: int) -> list[FitResult]:
-    """Every part on one torch thread; the caller's number of threads is left as it was."""
+    """Run every part on one torch thread; the caller's number of threads is restored."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Fitting where nothing is compiled: groups of networks, gradients by autograd, and torch's own Adam."""
+"""Fitting without compiled code: groups of networks, gradients by autograd, and torch's own Adam."""
 
 import torch
 from torch import Tensor
@@ -9,13 +9,13 @@ GROUP_BYTES = 8 * 2**20
 
 
 def fit_group(fit: Fit, shape: Inr, points: Tensor, targets: Tensor, start: Tensor) -> FitResult:
-    """Fit networks together; none of them sees the others.
+    """Fit networks together, independently of each other.
 
     Arguments:
-        fit: How.
+        fit: The settings.
         shape: Of the networks.
         points: Coordinates, (N, 2).
-        targets: What the last linear layer must give, (B, N, channels).
+        targets: The wanted outputs of the last linear layer, (B, N, channels).
         start: Parameters, (B, P).
     """
     # A lone network goes twice: products of one matrix round differently from products of several.

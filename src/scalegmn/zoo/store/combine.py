@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from ...errors import ScaleGMNError
-from ...files import Array, fresh_directory
+from ...files import fresh_directory
+from ...files.arrays import Array
 from .writer import HEADER, Column, ZooWriter
 from .zoo import Zoo
 
@@ -97,7 +98,7 @@ def _matching(zoo: Zoo, where: Mapping[str, str]) -> Array:
 
 
 def _refuse_leaks(sources: Sequence[Zoo], chosen: Sequence[Array]) -> None:
-    """Complain if an image is for training in one zoo and held out in another."""
+    """Refuse zoos in which an image is for training in one and held out in another."""
     if len(sources) < 2 or not sources[0].has_images or "split" not in sources[0].columns:
         return
     seen = [_images_by_use(zoo, rows) for zoo, rows in zip(sources, chosen, strict=True)]

@@ -1,4 +1,4 @@
-"""Which images a zoo takes, and which of its networks are for training, validation and test."""
+"""Which images a zoo uses, and which of its networks are for training, validation and test."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def select(
     The official share of test images is kept. MNIST gives 55,000 / 5,000 / 10,000, CIFAR-10 45,000 / 5,000 / 10,000.
 
     Arguments:
-        test: Which images are official test images (M,) bool; all False where there is no official split.
-        count: How many images; all where omitted.
-        seed: Of the choice.
+        test: Which images are official test images (M,) bool; all False if there is no official split.
+        count: How many images; all if omitted.
+        seed: Decides the choice.
         sizes: Instead of a count, the numbers of training, validation and test images.
 
     >>> chosen = select(np.arange(60) >= 50, 12, seed=0)
@@ -77,8 +77,8 @@ def part(test: NDArray[np.bool_] | Tensor, count: int | None, seed: int, split: 
 
     Arguments:
         test: As in `select`.
-        count: How many; all of the split where omitted.
-        seed: Of the choice within the split.
+        count: How many; all of the split if omitted.
+        seed: Decides the choice within the split.
         split: `train`, `val` or `test`.
 
     >>> whole, some = select(np.arange(60) >= 50, None, seed=0), part(np.arange(60) >= 50, 7, 1, "val")
@@ -96,13 +96,13 @@ def part(test: NDArray[np.bool_] | Tensor, count: int | None, seed: int, split: 
 
 
 def check_seed(seed: int) -> None:
-    """Complain about a seed that random numbers cannot start from."""
+    """Refuse a seed that a random generator does not take."""
     if not 0 <= seed < 2**63:
         raise ScaleGMNError(f"seed: expected a seed from 0 to {2**63 - 1}, got {seed}")
 
 
 def _checked(sizes: Sequence[int], count: int | None, test: NDArray[np.bool_]) -> int:
-    """The number of images that the sizes of the splits ask for."""
+    """The number of images that the sizes of the splits add up to."""
     if len(sizes) != 3 or min(sizes) < 0 or not sum(sizes):
         raise ScaleGMNError(f"sizes: expected numbers of train, val and test images, got {tuple(sizes)}")
     if count is not None:

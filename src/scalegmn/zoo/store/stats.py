@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.architecture import Architecture, Segment
 from ...core.schema import Json
-from ...files import Array
+from ...files.arrays import Array
 from .zoo import Zoo
 
 BINS = 30
@@ -29,9 +29,9 @@ class LayerStatistics:
         architecture: The position in `Zoo.architectures`.
         count: Number of values in all networks.
         mean, std, smallest, largest: Of the values.
-        negative: Share of negative values; near 1/2 where training does not prefer a sign.
+        negative: Share of negative values; near 1/2 if training does not prefer a sign.
         norm: Mean length of a neuron's weights, or size of its bias.
-        norm_spread: Standard deviation of that length over its mean; 0 where training fixes the scale of neurons.
+        norm_spread: Standard deviation of that length over its mean; 0 if training fixes the scale of neurons.
     """
 
     name: str
@@ -47,7 +47,7 @@ class LayerStatistics:
 
 
 def segment_name(architecture: Architecture, segment: Segment) -> str:
-    """How people call a part of the parameters: `W2` for the weights into layer 2, `b2` for its bias.
+    """The usual name of a part of the parameters: `W2` for the weights into layer 2, `b2` for its bias.
 
     >>> a = Architecture.mlp([2, 4, 1])
     >>> [segment_name(a, s) for s in a.segments]
@@ -65,7 +65,7 @@ def _target(architecture: Architecture, segment: Segment) -> int:
 
 
 class _Sums:
-    """Sums over networks of one architecture, from which everything else follows: a zoo is read once and never held.
+    """Sums over networks of one architecture, from which everything else follows, so that a zoo is read only once.
 
     Arguments:
         architecture: Of the networks.
@@ -83,7 +83,7 @@ class _Sums:
         self.norms, self.norm_squares = (np.zeros(len(sizes)) for _ in range(2))
 
     def add(self, rows: Array) -> None:
-        """Take in networks (n, P)."""
+        """Add networks (n, P)."""
         values = rows.astype(np.float64)
         self.networks += len(rows)
         self.total += values.sum(axis=0)
@@ -127,7 +127,7 @@ def per_neuron(values: Array, segment: Segment) -> Array:
 
 
 def layer_statistics(zoo: Zoo) -> list[LayerStatistics]:
-    """Statistics of every weight matrix and bias over all networks, some of which are in memory at a time."""
+    """Statistics of every weight matrix and bias over all networks; only some of them are in memory at a time."""
     sums = [_Sums(architecture) for architecture in zoo.architectures]
     for shard, entry in enumerate(zoo.header["shards"]):
         weights = zoo.read_shard(shard)
@@ -137,10 +137,10 @@ def layer_statistics(zoo: Zoo) -> list[LayerStatistics]:
     return [s.result(part, i) for i, s in enumerate(sums) if s.networks for part in s.architecture.segments]
 
 
-def summary(values: Array) -> Json:
+def column_summary(values: Array) -> Json:
     """Mean, deviation, quantiles and a histogram of a column of numbers.
 
-    >>> summary(np.array([1.0, 2.0, 3.0]))["median"]
+    >>> column_summary(np.array([1.0, 2.0, 3.0]))["median"]
     2.0
     """
     finite = values[np.isfinite(values)].astype(np.float64)
@@ -162,7 +162,7 @@ def summary(values: Array) -> Json:
 
 
 def tau_cap(values: Array) -> float:
-    r"""The largest Kendall's tau that a prediction without ties can have of values with ties.
+    r"""The largest Kendall's tau that a prediction without ties can have with values that have ties.
 
     \(\sqrt{1 - t / n_0}\) where t of the \(n_0\) pairs of values are equal: tau-b of a perfect order.
 
@@ -186,7 +186,7 @@ def _tau_caps(zoo: Zoo) -> dict[str, float]:
 
 
 def info(zoo: Zoo) -> Json:
-    """Everything that `scalegmn zoo info` tells about a zoo, as plain JSON."""
+    """Everything that `scalegmn zoo info` prints about a zoo, as plain JSON."""
     kinds = zoo.architecture_of().numpy()
     layers = layer_statistics(zoo)
     weights = sum(layer.count for layer in layers)
@@ -205,7 +205,7 @@ def info(zoo: Zoo) -> Json:
         "splits": {name: len(zoo.split(name)) for name in zoo.splits},
         "labels": _counts(zoo, "label") if "label" in zoo.columns else {},
         "categories": {n: _counts(zoo, n) for n in zoo.columns if zoo.categories(n) and n not in _TOLD_ELSEWHERE},
-        "metrics": {n: summary(zoo.column(n).numpy()) for n in zoo.columns if zoo.column(n).is_floating_point()},
+        "metrics": {n: column_summary(zoo.column(n).numpy()) for n in zoo.columns if zoo.column(n).is_floating_point()},
         "tau_cap": _tau_caps(zoo),
         "layers": [asdict(layer) for layer in layers],
         "negative": sum(layer.negative * layer.count for layer in layers) / weights,

@@ -1,4 +1,4 @@
-"""Finding damage: every file of a zoo against the size and the SHA-256 that `zoo.json` records."""
+"""Finding damage: every file of a zoo is compared with the size and the SHA-256 that `zoo.json` records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import ScaleGMNError
-from ...files import MappedArrays, StoredFile, hash_file
+from ...files import StoredFile, hash_file
+from ...files.arrays import MappedArrays
 from .writer import HEADER, JOURNAL, header_hash
 from .zoo import Zoo, read_header, stored_files
 
@@ -17,7 +18,7 @@ _ROWS = 1024
 
 
 def verify(path: str | Path) -> list[str]:
-    """One line for each problem of a zoo; none where it is as it was written.
+    """One line for each problem of a zoo; none if it is intact.
 
     Arguments:
         path: The directory.
@@ -51,7 +52,7 @@ def _problem(path: Path, stored: StoredFile) -> str | None:
 
 
 def _inconsistencies(zoo: Zoo) -> Iterator[str]:
-    """What a checksum cannot tell: files that are intact and do not fit together."""
+    """Problems that checksums do not show: intact files that do not fit together."""
     table = MappedArrays(zoo.path / zoo.header["table"]["file"])
     for name, column in table.items():
         if column.shape != (len(zoo),):

@@ -18,18 +18,8 @@ from torch import Tensor
 from ...core.architecture import Architecture
 from ...core.schema import Json, architecture_from_json, architecture_to_json, from_json, to_json
 from ...errors import ScaleGMNError
-from ...files import (
-    Array,
-    MappedArrays,
-    StoredFile,
-    alone,
-    hash_file,
-    make_directory,
-    pack,
-    read_json,
-    write_atomically,
-    write_json,
-)
+from ...files import StoredFile, alone, hash_file, make_directory, read_json, write_atomically, write_json
+from ...files.arrays import Array, MappedArrays, pack
 from ..inr.canvas import Canvas
 
 VERSION = 1
@@ -45,11 +35,11 @@ class ZooWriter:
     a part of the table. `finish` joins the parts and writes `zoo.json` last.
 
     Arguments:
-        path: The directory; created where it does not exist.
+        path: The directory; created if it does not exist.
         kind: What the networks are, such as `inr` or `cnn`.
-        arguments: Everything that decides the content. A directory that was begun with others is refused.
-        canvas: What the networks paint on, for INRs.
-        formerly: Other values of arguments that mean the same, in zoos that are older.
+        arguments: Everything that decides the content. A directory that was begun with other arguments is refused.
+        canvas: The pictures of the networks, for INRs.
+        formerly: Other values of arguments that mean the same, in older zoos.
 
     >>> import tempfile
     >>> architecture = Architecture.mlp([2, 8, 1], "tanh")
@@ -90,7 +80,7 @@ class ZooWriter:
     # -- beginning ---------------------------------------------------------------------------------------------
 
     def _begin(self) -> bool:
-        """Prepare the directory; whether it already holds the finished zoo."""
+        """Prepare the directory, and return whether it already holds the finished zoo."""
         make_directory(self.path)
         header, journal = self.path / HEADER, self.path / JOURNAL
         if header.exists():
@@ -110,7 +100,7 @@ class ZooWriter:
         return False
 
     def _note(self, journal: Path) -> None:
-        """Write the arguments into the locked journal itself: another file in its place would not be locked."""
+        """Write the arguments into the locked file itself; a new file in its place would not be locked."""
         try:
             with journal.open("w", encoding="utf-8") as file:
                 file.write(json.dumps(self.arguments, indent=1) + "\n")
@@ -157,9 +147,7 @@ class ZooWriter:
             raise ScaleGMNError(f"columns: expected {', '.join(self.parts[0]['columns'])}; got {', '.join(arrays)}")
         if self.parts:
             self._refuse_other_kinds(categories)
-        stored = write_atomically(
-            self.path / f"parameters-{self.shards:05d}.safetensors", pack({"parameters": rows})
-        )
+        stored = write_atomically(self.path / f"parameters-{self.shards:05d}.safetensors", pack({"parameters": rows}))
         note = {
             **to_json(stored),
             "networks": len(rows),
@@ -180,7 +168,7 @@ class ZooWriter:
     # -- end ---------------------------------------------------------------------------------------------------
 
     def finish(self, *, images: Tensor | None = None, notes: Mapping[str, Any] | None = None) -> None:
-        """Join the table, write the images and `zoo.json`, and remove what only an unfinished zoo needs.
+        """Join the table, write the images and `zoo.json`, and remove files that only an unfinished zoo needs.
 
         Arguments:
             images: The source images (M, H, W, C) uint8, to which the column `image` points.
@@ -237,10 +225,10 @@ class ZooWriter:
 
 
 def complete_parts(path: Path) -> list[Json]:
-    """What is noted about each shard of an unfinished zoo, up to the first that is missing or damaged.
+    """The records of the shards of an unfinished zoo, up to the first that is missing or damaged.
 
     Arguments:
-        path: Of its directory.
+        path: Its directory.
     """
     found: list[Json] = []
     for part in sorted(path.glob("part-*.safetensors")):
@@ -262,7 +250,7 @@ def complete_parts(path: Path) -> list[Json]:
 
 
 def _part_hash(note: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
-    """The SHA-256 of a part of the table and of all that is noted in it."""
+    """The SHA-256 of a part of the table and its records."""
     rest = {name: value for name, value in note.items() if name != "part_sha256"}
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     for name in sorted(arrays):
@@ -271,7 +259,7 @@ def _part_hash(note: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
 
 
 def header_hash(header: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything in `zoo.json` but itself."""
+    """The SHA-256 of everything in `zoo.json` except itself."""
     rest = {name: value for name, value in header.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -291,7 +279,7 @@ def _part(index: int) -> str:
 
 
 def _shard_index(parts: Sequence[Json]) -> Json:
-    """Architectures once each, and shards that refer to them by number."""
+    """Each architecture once, and shards that refer to them by number."""
     numbers: dict[Architecture, int] = {}
     shards = []
     for part in parts:

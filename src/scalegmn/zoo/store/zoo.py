@@ -16,11 +16,10 @@ from ...core.html import html_table
 from ...core.networks import Networks
 from ...core.schema import Json, architecture_from_json, from_json
 from ...errors import ScaleGMNError
-from ...files import Array, MappedArrays, StoredFile, read_json
+from ...files import StoredFile, read_json
+from ...files.arrays import Array, MappedArrays
 from ..inr.canvas import Canvas
-from .writer import HEADER, JOURNAL, VERSION, ZooWriter
-
-__all__ = ["Batch", "Batches", "Zoo", "ZooWriter"]
+from .writer import HEADER, JOURNAL, VERSION
 
 Indices = Tensor | Sequence[int] | slice | None
 
@@ -29,8 +28,8 @@ class Batch(NamedTuple):
     """Networks and their numbers in the zoo.
 
     Arguments:
-        networks: One batch, or several where the zoo has several architectures.
-        indices: The numbers (B,) of the networks, in the order in which the batches stand one after the other.
+        networks: One batch, or several if the zoo has several architectures.
+        indices: The numbers (B,) of the networks, in the order of the concatenated batches.
     """
 
     networks: Networks | list[Networks]
@@ -40,7 +39,7 @@ class Batch(NamedTuple):
 class Zoo:
     """A collection of networks on disk.
 
-    Opening reads `zoo.json` and nothing else. It is safe to pass to other processes: they open it again by its path.
+    Opening reads only `zoo.json`. A zoo can be passed to other processes, which open it again by its path.
 
     Arguments:
         path: The directory.
@@ -150,17 +149,17 @@ class Zoo:
         return tuple(self.header["categories"].get(name, ()))
 
     def names(self) -> list[str]:
-        """What the networks are called: the files they came from where the zoo knows them, else their numbers."""
+        """The names of the networks: the files they came from if the zoo knows them, otherwise their numbers."""
         files = self.categories("file")
         return [files[code] for code in self._table["file"].tolist()] if files else [str(i) for i in range(len(self))]
 
     @property
     def layouts(self) -> list[Json]:
-        """How the files were read from which it was imported, as JSON."""
+        """How the imported files were read, as JSON."""
         return list(self.header["notes"].get("layouts", ()))
 
     def label(self, default: str) -> str:
-        """The column that is to be learned: the one that the import named, else the given one."""
+        """The column to learn: the one that the import named, otherwise the given one."""
         return str(self.header["notes"].get("label", default))
 
     @property
@@ -177,7 +176,7 @@ class Zoo:
     # -- networks ----------------------------------------------------------------------------------------------
 
     def batch(self, indices: Indices = None) -> Networks:
-        """Some networks (all where omitted) of a zoo with one architecture; only these are copied."""
+        """Some networks (all if omitted) of a zoo with one architecture; only these are copied."""
         numbers = self._numbers(indices)
         return Networks(self.architecture, torch.from_numpy(self._gather(numbers, self.architecture.parameters)))
 
@@ -186,7 +185,7 @@ class Zoo:
 
         Returns:
             One batch for each architecture that occurs, and the positions (B,) in `indices` of their networks, in the
-            order in which the batches stand one after the other.
+            order of the concatenated batches.
         """
         numbers = self._numbers(indices)
         kinds = self._kinds[np.searchsorted(self._starts, numbers, side="right") - 1]
@@ -226,7 +225,7 @@ class Zoo:
         return int(self._starts[shard])
 
     def shard(self, shard: int) -> Array:
-        """The weights (n, P) of one shard, memory-mapped and read only; it stays mapped."""
+        """The weights (n, P) of one shard, memory-mapped and read-only; it stays mapped."""
         found = self._mapped[shard]
         if found is None:
             found = self._mapped[shard] = self.read_shard(shard)
@@ -272,7 +271,7 @@ class Zoo:
         return found
 
     def grid(self) -> Tensor:
-        """The coordinates at which INRs give the pixels of their image (H * W, 2)."""
+        """The coordinates of the pixels (H * W, 2) for INRs."""
         if self.canvas is None:
             raise ScaleGMNError(f"zoo: {self.path} holds {self.kind} networks, which have no pixel grid")
         return self.canvas.grid()
@@ -295,7 +294,7 @@ class Zoo:
             split: `train`, `val` or `test`.
             batch_size: Networks in a batch.
             shuffle: Whether to go through them in random order.
-            seed, epoch: What decides that order.
+            seed, epoch: Decide that order.
             drop_last: Whether to leave out a last, smaller batch.
         """
         indices = self.split(split)
@@ -355,7 +354,7 @@ def read_header(path: Path) -> Json:
 
 
 def stored_files(header: Json) -> list[StoredFile]:
-    """All files of a zoo but `zoo.json`, as it records them."""
+    """All files of a zoo except `zoo.json`, as it records them."""
     try:
         entries = [*header["shards"], header["table"], *([header["images"]] if header["images"] else [])]
         return [from_json(StoredFile, {k: e[k] for k in ("file", "bytes", "sha256")}, "zoo.json") for e in entries]

@@ -1,0 +1,125 @@
+"""`scalegmn demo`: from nothing to a report in a few minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..application import app, examples
+from ..console import note, print_json, stdout
+from ..progress import Bar
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from ...training.run import Run
+
+TITLES = {
+    "scalegmn": "ScaleGMN with probes",
+    "scalegmn-no-probes": "ScaleGMN without probes",
+    "gmn": "GMN (permutations only)",
+    "mlp": "MLP (no symmetry)",
+}
+
+
+@app.command(epilog=examples("scalegmn demo", "scalegmn demo --quick", "scalegmn demo --out /tmp/demo --json"))
+def demo(
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The directory for zoo, runs and report.html (default: demo, or demo/quick).", show_default=False
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Fewer networks and epochs: faster, less accurate models."),
+    ] = False,
+    networks: Annotated[
+        int | None, typer.Option(min=50, help="Networks of the zoo (default: all 1,797 digits).", show_default=False)
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Epochs of every model (default: what the budget allows).", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Try a shipped model; then build a zoo of digits, train four models and compare them.
+
+    It takes a few minutes on two cores and needs no internet connection. A second call reuses what is already there.
+    """
+    from ...files import real_path
+    from ...report import demo as steps
+    from ...training.lanes import train_all
+    from ..progress import BuildProgress
+
+    began = time.perf_counter()
+    if quick:
+        networks, epochs = networks or steps.QUICK_NETWORKS, epochs or steps.QUICK_EPOCHS
+    # Runs remember where their zoo is, and may be used from elsewhere.
+    directory = real_path(out or Path("demo", "quick" if quick else ""))
+    note("1/4  the shipped model `mnist` reads newly fitted networks")
+    fresh = steps.ask_shipped()
+    told = f"{fresh.right} of {len(fresh.labels)} right on scikit-learn's digits, which it was not trained on"
+    note(f"     {told}, {fresh.far} called far from training")
+    note("2/4  building the zoo: one small sine network for each image of a digit")
+    with BuildProgress("PSNR", " dB") as building:
+        zoo = steps.demo_zoo(directory / "digits", networks=networks, report=building)
+    recipes = steps.demo_recipes(zoo.path, epochs or steps.EPOCHS)
+    note(f"3/4  training {len(recipes)} models on {len(zoo):,} networks")
+    with TrainingProgress(epochs or steps.EPOCHS) as training:
+        train_all(recipes, directory / "runs", watch=training)
+    note("4/4  evaluating all models on the test networks and on transformed copies")
+    page = directory / "report.html"
+    found = steps.demo_report(recipes, directory / "runs", page)
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+    note(f"wrote {page}, {time.perf_counter() - began:.0f} s in all")
+
+
+class TrainingProgress(Bar):
+    """A bar for each model on a terminal; elsewhere one line for each finished model.
+
+    Arguments:
+        epochs: Of every model.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        from rich.progress import TextColumn, TimeElapsedColumn
+
+        super().__init__(TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+        self._epochs = epochs
+        self._tasks: dict[str, TaskID] = {}
+        self._told: set[str] = set()
+
+    def __call__(self, name: str, run: Run) -> None:
+        """Show a run that is in progress, or has just ended."""
+        if name not in self._tasks:
+            self._tasks[name] = self.bar.add_task(TITLES[name], total=self._epochs, state="")
+        lines = run.metrics()
+        if lines:
+            last = lines[-1]
+            state = f"epoch {last['epoch']:.0f}/{self._epochs}  validation accuracy {100 * last['accuracy']:.1f} %"
+            self.bar.update(self._tasks[name], completed=last["epoch"], state=state)
+        if run.finished and name not in self._told:
+            self._told.add(name)
+            results = run.results()
+            accuracy = f"test accuracy {100 * results['test']['accuracy']:.1f} %"
+            self.bar.console.print(f"     {TITLES[name]}: {accuracy} after {results['seconds']:.0f} s", markup=False)
+
+
+def _show(found: Mapping[str, Mapping[str, float]]) -> None:
+    from rich.table import Table
+
+    table = Table("model", box=None, header_style="bold")
+    for column in ("parameters", "test accuracy", "on transformed copies", "answers changed", "seconds"):
+        table.add_column(column, justify="right")
+    for name, row in found.items():
+        shares = [f"{100 * row[key]:.1f} %" for key in ("accuracy", "accuracy_transformed", "answers_changed")]
+        table.add_row(TITLES[name], f"{row['parameters']:,}", *shares, f"{row['seconds']:.0f}")
+    stdout().print(table)

@@ -1,0 +1,1 @@
+"""`scalegmn zoo`: build, look at, check and import collections of networks."""

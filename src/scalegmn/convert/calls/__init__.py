@@ -1,0 +1,1 @@
+"""How the tracer handles each operation of a module, by kind."""

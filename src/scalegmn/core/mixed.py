@@ -1,0 +1,67 @@
+"""Networks of several architectures: joined by architecture, and one function applied to all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from ..errors import ScaleGMNError
+from .architecture import Architecture
+from .networks import Networks
+
+
+def expect_networks(value: object) -> None:
+    """Refuse a module, a tensor or anything else in place of networks."""
+    if not isinstance(value, Networks):
+        raise ScaleGMNError(
+            f"networks: expected Networks, got {type(value).__name__}; Networks.from_modules makes them of modules"
+        )
+
+
+@overload
+def group_by_architecture(networks: Networks) -> list[tuple[Networks, None]]: ...
+@overload
+def group_by_architecture(networks: Sequence[Networks]) -> list[tuple[Networks, Tensor]]: ...
+def group_by_architecture(
+    networks: Networks | Sequence[Networks],
+) -> list[tuple[Networks, None]] | list[tuple[Networks, Tensor]]:
+    """Join batches of the same architecture and remember where each network came from.
+
+    Arguments:
+        networks: One batch, or several of any architectures.
+
+    Returns:
+        Pairs of a batch and the positions of its networks in the input (None for a single batch).
+    """
+    if isinstance(networks, Networks):
+        return [(networks, None)]
+    for batch in networks if isinstance(networks, Sequence) else [networks]:
+        expect_networks(batch)
+    groups: dict[Architecture, list[tuple[Networks, Tensor]]] = {}
+    start = 0
+    for batch in networks:
+        positions = torch.arange(start, start + len(batch))
+        groups.setdefault(batch.architecture, []).append((batch, positions))
+        start += len(batch)
+    return [(Networks.cat([b for b, _ in g]), torch.cat([p for _, p in g])) for g in groups.values()]
+
+
+def each_architecture(f: Callable[[Networks], Tensor], networks: Networks | Sequence[Networks]) -> Tensor:
+    """Apply f to the networks of one architecture at a time and return the results in the order of the input.
+
+    >>> small, large = (Architecture.mlp([1, n, 1]) for n in (2, 3))
+    >>> mixed = [Networks(a, torch.full((1, a.parameters), v)) for a, v in [(small, 1.0), (large, 2.0), (small, 3.0)]]
+    >>> each_architecture(lambda n: n.parameters[:, 0], mixed)
+    tensor([1., 2., 3.])
+    """
+    if isinstance(networks, Networks):
+        return f(networks)
+    groups = group_by_architecture(networks)
+    if not groups:
+        raise ScaleGMNError("networks: expected at least one batch, got none")
+    found = torch.cat([f(batch) for batch, _ in groups])
+    order = torch.cat([positions for _, positions in groups]).argsort()
+    return found[order.to(found.device)]

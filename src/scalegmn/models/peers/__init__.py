@@ -1,0 +1,1 @@
+"""The methods that ScaleGMN is compared with, one file for each."""
