@@ -84,7 +84,7 @@ def balance_part(data: Data, count: int) -> list[Row]:
         draw = torch.Generator().manual_seed(3)
         scaled = Transform.sample(networks.architecture, count, draw, permute=False).apply(networks)
         loss, every = errors_on(family, data), family.inputs(torch.cat([data.x, data.test_x]))
-        before = loss(networks)
+        before, rounded = loss(networks), loss(quantised(networks))
         members = {"trained": networks, "rescaled": scaled}
         members |= {"balanced": balance(scaled).networks, "equal ranges": equalised(scaled)}
         for name, n in members.items():
@@ -96,6 +96,7 @@ def balance_part(data: Data, count: int) -> list[Row]:
                     "member": name,
                     "error": float(before.mean()),
                     "int8 adds": spread(loss(quantised(n)) - before, 4),
+                    "more than trained": spread(loss(quantised(n)) - rounded, 4),
                     "outputs off by": spread(rounding_error(n, every), 4),
                     "predictions changed": spread(torch.stack(changed), 4),
                     "bits wasted": float(imbalance(n).mean()),

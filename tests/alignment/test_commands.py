@@ -180,7 +180,8 @@ def test_balance(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_dedupe(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "inside").mkdir()
-    (files / "inside" / "d.pt").write_bytes((files / "a.pt").read_bytes())
+    (files / "inside" / "d").write_bytes((files / "a.pt").read_bytes())  # whatever its name
+    (files / "table.csv").write_text("file,label\na.pt,1\n")
     torch.save(copy_of(relu(1), 3, level=0.05), files / "e.pt")
     torch.save(relu(2, hidden=9).state_dict(), files / "wide.pt")
     torch.save(copy_of(relu(2, hidden=9)), files / "wide2.pt")
@@ -188,7 +189,7 @@ def test_dedupe(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "broken.pt").write_bytes(b"no")
     found = answer(capsys, "dedupe", files, *RELU)
     named = {g["kind"]: {Path(f).name for f in g["files"]} for g in found["groups"] if "wide.pt" not in str(g["files"])}
-    assert named == {"same": {"a.pt", "b.pt", "d.pt"}, "near": {"c.pt", "e.pt"}}
+    assert named == {"same": {"a.pt", "b.pt", "d"}, "near": {"c.pt", "e.pt"}}
     assert {Path(f).name for g in found["groups"] for f in g["files"]} >= {"wide.pt", "wide2.pt"}
     kinds = {link["kind"] for g in found["groups"] for link in g["links"]}
     assert kinds == {"identical", "same", "near"}
@@ -227,5 +228,6 @@ def test_complaints(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected a folder" in complaint(capsys, "dedupe", a, *RELU)
     assert "expected --activation or --arch" in complaint(capsys, "dedupe", files)
     (files / "empty").mkdir()
-    assert "got none" in complaint(capsys, "dedupe", files / "empty", *RELU)
+    (files / "empty" / "notes.txt").write_text("nothing")
+    assert "holds no checkpoints" in complaint(capsys, "dedupe", files / "empty", *RELU)
     assert "make it first" in complaint(capsys, "balance", a, "-o", files / "no" / "b.pt", *RELU)

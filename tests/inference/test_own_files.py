@@ -87,9 +87,9 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_reads_the_files_that_it_was_trained_on(collection: Path, command: Command) -> None:
     nets = collection / "nets"
     rows = json.loads(command("predict", collection / "run", nets, "--json"))
-    assert command.err == ""  # type: ignore[attr-defined]
+    assert "assumed relu, as in training" in command.err  # type: ignore[attr-defined]
     assert len(rows) == 20
-    assert {(row["assumed"], row["unseen"]) for row in rows} == {(None, None)}
+    assert {(row["assumed"], row["unseen"]) for row in rows} == {("relu", None)}
     of_zoo = json.loads(command("predict", collection / "run", collection / "zoo", "--json"))
     assert [row["file"] for row in of_zoo] == [f"net{i}" + ("", ".th", ".bin", ".pt")[i % 4] for i in range(20)]
     by_file = {Path(row["file"]).name: row["accuracy"] for row in rows}
@@ -125,12 +125,12 @@ def test_csv(collection: Path, command: Command) -> None:
 def test_the_type_of_a_file_does_not_matter(collection: Path, tmp_path: Path, dtype: torch.dtype) -> None:
     state = torch.load(collection / "nets" / "net0", weights_only=True)["state_dict"]
     trained = scalegmn.load(collection / "run")
-    plain = trained.embed(state)
+    plain = trained.embed(state, activation="relu")
     save_file({k: t.to(dtype) if t.is_floating_point() else t for k, t in state.items()}, tmp_path / "x.safetensors")
     # bfloat16 has eight bits.
-    assert torch.allclose(trained.embed(tmp_path / "x.safetensors"), plain, atol=0.05, rtol=0.05)
+    assert torch.allclose(trained.embed(tmp_path / "x.safetensors", activation="relu"), plain, atol=0.05, rtol=0.05)
     statistics = {k: t.to(dtype) if k.endswith("weight") else t for k, t in state.items()}
-    assert torch.allclose(trained.embed(statistics), plain, atol=0.05, rtol=0.05)
+    assert torch.allclose(trained.embed(statistics, activation="relu"), plain, atol=0.05, rtol=0.05)
 
 
 def test_another_width_needs_its_module_and_is_reported(collection: Path, tmp_path: Path, command: Command) -> None:

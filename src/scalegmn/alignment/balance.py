@@ -38,26 +38,27 @@ def balance(networks: Networks, *, int8: bool = False, inputs: Tensor | None = N
 
     Cross-layer equalisation (Nagel et al. 2019) makes the largest weights into and out of every neuron equal, and so
     gives neurons that hardly matter as many bits as the others. Here a model of the rounding noise is minimised
-    (`scales.least_noise`). Neither needs data. Layers without positive scales stay as they are.
+    (`scales.least_noise`). Neither needs data, though the model is better with them. Layers without positive scales
+    stay as they are.
 
     Arguments:
         networks: Any.
         int8: Also measure how rounding to 8 bits per weight, one step per tensor, changes the outputs.
-        inputs: For that, as in `Networks.evaluate`; random ones if omitted.
+        inputs: At which the outputs may change, as in `Networks.evaluate`; random ones if omitted.
 
     >>> from scalegmn import Architecture
     >>> a = Networks(Architecture.mlp([1, 2, 1], "relu", bias=False), torch.tensor([[8.0, 0.125, 0.5, 32.0]]))
     >>> balance(a).networks.parameters
     tensor([[2., 2., 2., 2.]])
     """
-    found = least_noise(networks.detach())
-    transform = Transform(found.architecture, found.permutations, tuple(s.abs() for s in found.scales))
     exact = networks.detach().to(dtype=torch.float64)
+    x = default_inputs(exact) if inputs is None else inputs
+    found = least_noise(exact, x)
+    transform = Transform(found.architecture, found.permutations, tuple(s.abs() for s in found.scales))
     moved = transform.apply(exact)
     after = networks.replace(moved.parameters.to(networks.dtype))
     errors = None
     if int8:
-        x = default_inputs(exact) if inputs is None else inputs
         errors = rounding_error(exact, x), rounding_error(moved, x)
     return Balance(after, transform, (imbalance(exact), imbalance(moved)), errors)
 

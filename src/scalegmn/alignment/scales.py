@@ -5,10 +5,11 @@ convex function of \(\log q\), and its minimum over the scales of one class is k
 classes in turn is Osborne's balancing of matrices (Osborne 1960).
 
 Rounding the weights \(W_{ts}\) of a tensor with one step adds noise to the outputs. To first order its square is
-proportional to \(\max_{ts} W_{ts}^2 \sum_{ts} x_s^2 g_t^2\), with \(x\) the sizes of activations and \(g\) those of
-gradients. The model here is that in the member of least norm all of these are equal. With multipliers it becomes
+proportional to \(\max_{ts} W_{ts}^2 \sum_{ts} G_{ts}\), with \(G\) the squared gradients of the outputs. With
+multipliers it becomes
 
-\[ N(q) = \sum_W \max_{ts} \left(\frac{q_t}{\phi(q_s)} W_{ts}\right)^2 \sum_{ts} \left(\frac{\phi(q_s)}{q_t}\right)^2 \]
+\[ N(q) = \sum_W \max_{ts} \left(\frac{q_t}{\phi(q_s)} W_{ts}\right)^2
+    \sum_{ts} \left(\frac{\phi(q_s)}{q_t}\right)^2 G_{ts} \]
 
 which is convex in \(\log q\) too (a geometric program), and does not change when all neurons of a layer have the same
 multiplier.
@@ -24,6 +25,7 @@ from ..core.architecture import Architecture
 from ..core.blocks import Block
 from ..core.networks import Networks
 from ..core.transform import Transform
+from .states import squared_gradients
 from .structure import Term, split, terms
 
 # The start is the canonical scale of the orbit, so that after any number of rounds all its members are at one place.
@@ -33,6 +35,8 @@ _FURTHEST = 30.0
 _NEWTON = 12
 # Higher and higher powers of entries, whose mean approaches the largest.
 _POWERS = (2.0, 4.0, 8.0, 16.0, 32.0)
+# How much of the mean is added to squared gradients.
+_DOUBT = 0.3
 
 
 def equalising(networks: Networks) -> Transform:
@@ -47,14 +51,15 @@ def equalising(networks: Networks) -> Transform:
     return _further(start, levels)
 
 
-def least_noise(networks: Networks) -> Transform:
+def least_noise(networks: Networks, inputs: Tensor | None = None) -> Transform:
     """The transform to the member with the least noise from rounding, one step per tensor, and canonical signs.
 
     Arguments:
         networks: Any.
+        inputs: At which outputs may change, as in `Networks.evaluate`; random ones if omitted.
     """
     start = equalising(networks)
-    noise = RoundingNoise(start.apply(networks.to(dtype=torch.float64).detach()))
+    noise = RoundingNoise(start.apply(networks.to(dtype=torch.float64).detach()), inputs)
     for noise.power in _POWERS:
         noise.settle(_ROUNDS // len(_POWERS))
     return _further(start, noise)
@@ -163,9 +168,20 @@ class RoundingNoise(Levels):
 
     Arguments:
         networks: In float64, of least norm.
+        inputs: At which outputs may change; random ones if omitted.
     """
 
     power = 1.0
+
+    def __init__(self, networks: Networks, inputs: Tensor | None = None) -> None:
+        super().__init__(networks)
+        self.gradients: dict[Term, Tensor] = {}
+        squares = split(networks.replace(squared_gradients(networks, inputs)))
+        for term, square in zip(terms(networks.architecture), squares, strict=True):
+            if term.matrix:
+                found = square.sum(3)
+                # Inputs that leave a neuron silent do not mean that others will.
+                self.gradients[term] = found + _DOUBT * found.mean((1, 2), keepdim=True)
 
     def counts(self, term: Term) -> bool:
         """Whether it is rounded."""
@@ -182,7 +198,7 @@ class RoundingNoise(Levels):
         largest = now.amax((1, 2), keepdim=True)
         near = (now / torch.where(largest > 0, largest, 1.0)) ** self.power
         total = near.sum((1, 2), keepdim=True)
-        noise = largest * total ** (1 / self.power) * (term.segment.size / square[0].numel()) / factor
+        noise = largest * total ** (1 / self.power) * self.gradients[term] / factor
         share = noise.sum((1, 2), keepdim=True) / torch.where(total > 0, total, 1.0)
         return {self.power: near * share / self.power, -1.0: noise}
 

@@ -17,6 +17,7 @@ from .structure import split, terms
 
 _PROBES = 64
 _PLACES = 16  # of each map
+_FUNCTIONS = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,26 @@ def default_inputs(networks: Networks, count: int = _PROBES) -> Tensor:
     """The same inputs in every run."""
     generator = torch.Generator().manual_seed(20240604)
     return random_inputs(networks.architecture, count, generator=generator).to(networks.device) / 2
+
+
+def squared_gradients(networks: Networks, inputs: Tensor | None = None) -> Tensor:
+    """How strongly each parameter (B, P) acts on the outputs: squared gradients of a few random functions of them.
+
+    Arguments:
+        networks: In float64.
+        inputs: As in `Networks.evaluate`; random ones if omitted.
+    """
+    x = default_inputs(networks) if inputs is None else inputs
+    draw = torch.Generator().manual_seed(7)
+    parameters = networks.parameters.detach().clone().requires_grad_()
+    found = torch.zeros_like(parameters)
+    for _ in range(_FUNCTIONS):
+        with torch.enable_grad():
+            outputs = networks.replace(parameters).evaluate(x)
+            direction = torch.randn(outputs.shape[1:], generator=draw, dtype=torch.float64).to(outputs)
+            (slope,) = torch.autograd.grad((outputs * direction).sum(), parameters)
+        found += slope.square()
+    return found
 
 
 def signatures(networks: Networks, inputs: Tensor | None = None) -> Signatures:

@@ -303,7 +303,7 @@ class Reader:
         remembered = [k for k in self.layouts if k.prefix.startswith(hints.prefix) and _fits(k, state)]
         if remembered:
             layout = _only(remembered, hints)
-            return layout, None if hints.activation or not _bare(state, layout) else _hidden(layout)
+            return layout, None if hints.activation else _hidden(layout)
         return self._by_shapes(state, hints)
 
     def _by_shapes(self, state: Mapping[str, Tensor], hints: Hints) -> tuple[Layout, str | None]:
@@ -352,14 +352,6 @@ def expand(path: str | Path) -> list[Path | Zoo]:
 
 def _fits(layout: Layout, state: Mapping[str, Tensor]) -> bool:
     return layout.complain({k: tuple(t.shape) for k, t in unwrapped(state, layout).items()}) is None
-
-
-def _bare(state: Mapping[str, Tensor], layout: Layout) -> bool:
-    """Whether shapes are all that is known about a file: no statistics, and only layers with weights."""
-    try:
-        return resized(layout.part(unwrapped(state, layout))[0], layout.architecture) is not None
-    except ScaleGMNError:
-        return False
 
 
 def _hidden(layout: Layout) -> str | None:

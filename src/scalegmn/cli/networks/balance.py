@@ -23,7 +23,9 @@ def balance(
         bool,
         typer.Option("--int8", help="Also measure rounding to 8-bit weights, one step per tensor."),
     ] = False,
-    data: Annotated[Path | None, typer.Option(help="With --int8: inputs (.npy, .npz, .pt).")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Inputs like those that the network will see (.npy, .npz, .pt).")
+    ] = None,
     as_json: Json = False,
     arch: Arch = None,
     activation: Activation = None,

@@ -73,12 +73,14 @@ def search(folder: Path, likes: Sequence[nn.Module], activation: Function | None
         near: The largest distance of networks that count as near.
     """
     from ...alignment.dedupe import Link, find_copies, groups
-    from ...convert.formats.files import SUFFIXES
+    from ...convert.formats.files import SUFFIXES, format_of
     from ...files import hash_file
 
-    paths = sorted(p for p in folder.rglob("*") if p.suffix in SUFFIXES and p.is_file())
+    # The content decides; damaged files are known by their names.
+    found = (p for p in folder.rglob("*") if p.is_file())
+    paths = sorted(p for p in found if p.suffix in SUFFIXES or format_of(p) is not None)
     if not paths:
-        raise ScaleGMNError(f"{folder}: expected files that end in {', '.join(SUFFIXES)}, got none")
+        raise ScaleGMNError(f"{folder}: holds no checkpoints")
     first: dict[str, int] = {}
     links: list[Link] = []
     for i, path in enumerate(track(paths, "hashing")):
@@ -92,9 +94,9 @@ def search(folder: Path, likes: Sequence[nn.Module], activation: Function | None
         def bar(parts: Sequence[Tensor], name: str = str(networks.architecture)) -> Iterator[Tensor]:
             return track(parts, f"comparing {name}")
 
-        found = find_copies(networks, near=near, types=types, track=bar)
-        compared += found.compared
-        links += [Link(positions[k.first], positions[k.second], k.kind, k.distance) for k in found.links]
+        copies = find_copies(networks, near=near, types=types, track=bar)
+        compared += copies.compared
+        links += [Link(positions[k.first], positions[k.second], k.kind, k.distance) for k in copies.links]
     return {
         "files": len(paths),
         "architectures": sorted({str(networks.architecture) for networks, _, _ in batches}),

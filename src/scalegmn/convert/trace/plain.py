@@ -60,7 +60,8 @@ def materialised(module: object) -> nn.Module:
 def _forget_spectral_norm(module: nn.Module) -> None:
     """torch leaves a hook behind that asks state dicts for the tensors it removed."""
     hooks = module._load_state_dict_pre_hooks
-    for key in [k for k, h in hooks.items() if isinstance(h.hook, SpectralNormLoadStateDictPreHook)]:
+    wrapped = {key: getattr(hook, "hook", hook) for key, hook in hooks.items()}
+    for key in [k for k, hook in wrapped.items() if isinstance(hook, SpectralNormLoadStateDictPreHook)]:
         del hooks[key]
 
 
