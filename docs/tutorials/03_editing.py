@@ -121,7 +121,7 @@ assert difference < 1e-2
 
 # %%
 digits = load_images("digits")
-enlarged = [np.pad(zoom(pixels.astype(float), 20 / 8), 4).clip(0, 255) for pixels in digits.pixels[:6]]
+enlarged = [np.pad(zoom(x.astype(float), 20 / 8), 4).clip(0, 255) for x in digits.pixels[:6]]
 pixels, for_test = np.stack(enlarged).astype(np.uint8), np.zeros(6, dtype=bool)
 large = build_inr_zoo(Images("large", pixels, digits.labels[:6], for_test), "large")
 

@@ -81,7 +81,7 @@ for name, network in {"first": a, **others}.items():
 for name, network in others.items():
     found = scalegmn.same(a, network)
     after, before = float(found.alignment.distance), float(found.alignment.before)
-    print(f"first and {name:10} same: {bool(found)!s:6} distance {after:.3f}   as stored {before:.2f}")
+    print(f"first and {name:10} same: {bool(found)!s:6} distance {after:.3f}  as stored {before:.2f}")
 
 assert scalegmn.same(a, disguised)
 assert scalegmn.distance(a, c) < scalegmn.distance(a, b)
