@@ -246,9 +246,9 @@ def test_a_row_says_in_what_it_is_not_the_papers_model() -> None:
         record("mnist", "gmn", edge_updates=False, gate=16),
     ]
     assert render.footers(render.table_data(table("inr-classification"), records, "small")) == [
-        "Not the paper's model: our form of its equations (ScaleGMN).",
-        "Not the paper's model: edges are not updated (ScaleGMN).",
-        "Not the paper's model: nets on edges have 16 hidden neurons (ScaleGMN on MNIST).",
+        "Differs from the paper's model: our form of its equations (ScaleGMN).",
+        "Differs from the paper's model: edges are not updated (ScaleGMN).",
+        "Differs from the paper's model: nets on edges have 16 hidden neurons (ScaleGMN on MNIST).",
     ]
 
 

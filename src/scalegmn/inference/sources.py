@@ -147,7 +147,7 @@ class Reading:
 
     @property
     def names(self) -> list[str]:
-        """One per network."""
+        """The names of all networks."""
         return [name for piece in self.pieces for name in piece.names]
 
     def notes(self) -> list[str]:

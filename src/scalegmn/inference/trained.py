@@ -106,7 +106,7 @@ class Trained:
         return f"Trained({self.config['model']['name']} for {self.task.name} of {built})"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """A table for notebooks."""
         parameters = sum(p.numel() for p in self.model.parameters())
         reads = "; ".join(map(str, self.model.architectures))
         rows = {"task": self.task.name, "reads": reads, "parameters": f"{parameters:,}", "device": self.device}
@@ -114,7 +114,7 @@ class Trained:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device on which it computes."""
         return next(self.model.parameters()).device
 
     # -- use ---------------------------------------------------------------------------------------------------

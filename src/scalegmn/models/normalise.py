@@ -62,7 +62,7 @@ class Unchanged(Normalisation):
     """
 
     def fit(self, training: Sequence[Networks]) -> None:
-        """Nothing to measure."""
+        """Does nothing: there is nothing to measure."""
 
     def forward(self, networks: Networks) -> Networks:
         """The networks themselves."""

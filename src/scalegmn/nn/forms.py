@@ -63,7 +63,7 @@ class Form(ABC):
 
     @abstractmethod
     def layer(self, *, edges: bool) -> PassingLayer:
-        """One iteration."""
+        """The functions of one iteration."""
 
     def inverts(self, symmetry: Symmetry, connection: int) -> bool:
         """Whether backward edges start from 1/w."""

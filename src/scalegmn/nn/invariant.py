@@ -64,7 +64,7 @@ class Invariant(nn.Module, ABC):
 
     @abstractmethod
     def times(self, p: GatedProduct) -> Tensor:
-        """The product."""
+        """The product of x with this net (`GatedProduct`)."""
 
 
 class LearnedInvariant(Invariant):
@@ -236,7 +236,7 @@ class PaperInvariant(LearnedInvariant):
         Arguments:
             xs: The vectors.
             edges: The shape.
-            matrix: A linear map of the result, if not the result itself is wanted.
+            matrix: A linear map to apply to the result, if any.
         """
         # Ends are transformed once each, not once per edge; what is left of the first map is a sum.
         terms = [self.mapped(i, Edge(x), m) for i, (x, m) in enumerate(zip(xs, self._maps(), strict=True))]
@@ -252,7 +252,9 @@ class PaperInvariant(LearnedInvariant):
 
 
 class Along(NamedTuple):
-    """What a net makes of vectors that broadcast along edges, as a context: a map of it is one with its last map.
+    """The output of a net on vectors that broadcast along edges, as a context.
+
+    It is not computed by itself: a linear map of it is merged with the last map of the net.
 
     Arguments:
         invariant: The net.
@@ -270,7 +272,7 @@ class Along(NamedTuple):
     edges: Sequence[int]
 
     def mapped(self, matrix: Tensor) -> Tensor:
-        """A linear map (m, outputs) of it."""
+        """A linear map (m, outputs) of the output."""
         return self.invariant.along(self.xs, self.edges, matrix)
 
 

@@ -1,6 +1,6 @@
 r"""One iteration of message passing as printed in the paper (section 5, A.1.2 to A.1.4 and A.2).
 
-In all of them p are positional encodings of the receiver, of the sender and of the edge, if there are any.
+In all equations, p are positional encodings of the receiver, of the sender and of the edge, if there are any.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class PaperLayer(PassingLayer):
         return self.updated(step, Way(step.symmetry, connection), step.old.e(connection), self.edge_update)
 
     def updated(self, step: Iteration, way: Way, e: Edge, update: EdgeUpdates | None) -> Edge:
-        """New states of edges."""
+        """The new states of the edges of one connection."""
         if update is None:
             return e
         old = step.old
@@ -345,4 +345,4 @@ class PaperInit(FirstStates):
         return Edge(self.edge_net.on_edges(symmetry.edge_group(connection), Edge(full), [p]))
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Nothing: the paper does not normalise its inputs."""
+        """Does nothing: the paper does not normalise its inputs."""

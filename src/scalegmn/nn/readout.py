@@ -144,7 +144,7 @@ class ParameterReadout(nn.Module):
         return f"copies: {self.copies}"
 
     def forward(self, states: States) -> Tensor:
-        """(B, copies, P)."""
+        """The direction (B, copies, P)."""
         symmetry = states.symmetry
         a = symmetry.architecture
         last = states.x(len(a.layers) - 1)

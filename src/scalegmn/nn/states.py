@@ -66,7 +66,7 @@ class States(ABC):
 
     @abstractmethod
     def settle(self, name: str, index: int) -> None:
-        """What happens once a state of a layer or connection has been computed."""
+        """Called once a state of a layer or connection has been computed."""
 
 
 def kept(compute: Callable[[S, int], T]) -> Callable[[S, int], T]:
@@ -124,4 +124,4 @@ class Given(States):
         return self.parts[3][connection]
 
     def settle(self, name: str, index: int) -> None:
-        """Nothing: there is nothing before them to let go of."""
+        """Does nothing: no earlier states are kept."""

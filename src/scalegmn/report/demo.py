@@ -56,7 +56,7 @@ class Fresh:
         return sum(a == b for a, b in zip(self.answers, self.labels, strict=True))
 
 
-def ask_shipped(count: int = 20) -> Fresh:
+def ask_shipped(count: int) -> Fresh:
     """Fit networks to images from another source than those of the model `mnist`, and let it read them.
 
     The images are scikit-learn's digits, which other people wrote, enlarged to the size of those of MNIST.

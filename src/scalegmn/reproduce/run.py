@@ -90,12 +90,12 @@ def train_recorded(
     lanes: int | None,
     watch: Watch | None,
 ) -> None:
-    """Train recipes, each in its folder; what was begun before goes on, and each finished run is recorded at once.
+    """Train recipes, each in its folder; runs begun before continue, and each finished run is recorded at once.
 
     Arguments:
         recipes: By the name of the run.
         runs: The folder of the runs.
-        record: Called once with every run that is finished, also if it was before and only its record is gone.
+        record: Called once with every finished run, even if it was finished before and only its record is missing.
         lanes: How many at the same time; one for each core if omitted. Each has one thread.
         watch: As in `train_all`.
     """
@@ -119,7 +119,7 @@ def tuned(experiment: Experiment, runs: Path, lanes: int | None = None, watch: W
     The trials are ordinary runs: what was trained before is not trained again.
 
     Arguments:
-        experiment: Which.
+        experiment: The experiment, with its grid.
         runs: The folder of the runs.
         lanes, watch: As in `perform`.
     """

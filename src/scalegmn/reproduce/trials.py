@@ -36,7 +36,7 @@ class Trial:
     """One method with one choice of settings.
 
     Arguments:
-        dataset, method: Which.
+        dataset, method: What is trained on which networks.
         number: Its number among the trials of the method.
         changes: What differs from the method's own recipe, by dotted key.
         recipe: The whole recipe.
@@ -50,7 +50,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its record."""
+        """The name of its record."""
         return run_name(self.dataset, self.method, self.number)
 
     @property
@@ -82,7 +82,7 @@ def trials(table: ResultTable, method: str, place: Folders, minutes: float | Non
 
     Arguments:
         table: Of which table.
-        method: Which.
+        method: The method.
         place: The scale, and where its zoos are.
         minutes: Of each, instead of what the recipe says.
 
@@ -115,10 +115,10 @@ def _change(key: str, value: Any, own: Mapping[str, Any]) -> tuple[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord(Measured):
-    """What became of a trial; nothing is known of test networks.
+    """The outcome of a trial, on validation networks only.
 
     Arguments:
-        number, changes: Which.
+        number, changes: As in `Trial`.
     """
 
     number: int
@@ -157,7 +157,7 @@ def unanswered(table: ResultTable, methods: Sequence[str], place: Folders, minut
     """The trials without a record; the first of every method come before the second ones.
 
     Arguments:
-        table, methods: Which.
+        table, methods: The table and its methods.
         place: The scale, and where its zoos and records are.
         minutes: Of each, instead of what the recipe says.
     """
@@ -192,7 +192,7 @@ def winner(table: ResultTable, method: str, place: Folders, minutes: float | Non
     """The best trial on validation networks (the first, if several are equal); all of them must have a record.
 
     Arguments:
-        table, method: Which.
+        table, method: The table and the method.
         place, minutes: As in `unanswered`.
     """
     outcomes = read_outcomes(place.results)

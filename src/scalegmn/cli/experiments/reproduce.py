@@ -44,8 +44,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries or "
-            "distributions.",
+            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries, "
+            "distributions or learning-curve.",
             show_default=False,
         ),
     ],
@@ -215,7 +215,7 @@ def _train(todo: Sequence[Experiment], place: Folders, jobs: int | None) -> None
 
 
 def _teller(split: str, words: str = "") -> Watch:
-    """Says once of every finished run what came out on a split."""
+    """Writes one line about every finished run: its result on a split."""
     told: set[str] = set()
 
     def watch(name: str, run: Run) -> None:

@@ -32,7 +32,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """An IDX file of unsigned bytes (LeCun et al., 1998), raw or gzipped.
 
     Arguments:
-        path: File; a name that ends in ``.gz`` is decompressed.
+        path: File; a name that ends in `.gz` is decompressed.
 
     Returns:
         The array, with as many axes as the file says.
@@ -63,7 +63,7 @@ def read_cifar_binary(path: Path) -> tuple[Pixels, Labels]:
 
 
 def read_cifar_python(path: Path) -> tuple[Pixels, Labels]:
-    """A CIFAR-10 Python batch: a pickled dictionary with ``data`` (N, 3072) and ``labels``.
+    """A CIFAR-10 Python batch: a pickled dictionary with `data` (N, 3072) and `labels`.
 
     The file is not unpickled; anything but numbers, arrays and plain containers in it is refused by name.
     """
