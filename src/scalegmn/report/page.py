@@ -75,7 +75,7 @@ def _section(finding: Finding) -> str:
 
 
 def heading(task: Task) -> str:
-    """What a task is called.
+    """The heading of the runs of one task.
 
     >>> heading(Regression("test_accuracy"))
     'Regression of test_accuracy'
@@ -83,7 +83,7 @@ def heading(task: Task) -> str:
     if isinstance(task, Editing):
         return f"Editing: {task.target}"
     assert isinstance(task, Classification | Regression)
-    return f"{task.name.capitalize()} of {task.column}"
+    return f"{task.name.capitalize()} {'by' if isinstance(task, Classification) else 'of'} {task.column}"
 
 
 # -- results ---------------------------------------------------------------------------------------------------
