@@ -163,7 +163,8 @@ def _constant(w: Wiring, c: Connection, source: Neurons, target: Neurons) -> Non
     rows = [c.constant[i : i + width] for i in range(0, len(c.constant), width)]
     if any(row != rows[0] for row in rows):
         w.pins.append(target)
-    if c.dense or c.groups not in (1, source.size):
+    depthwise = c.groups == source.size == target.size
+    if c.dense or (isinstance(c.map, Conv) and not depthwise):
         w.equal(Factor(target))
         w.equal(Factor(source, after=True))
         w.pins.append(source)

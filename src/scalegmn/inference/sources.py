@@ -26,7 +26,7 @@ from ..zoo.store.zoo import Zoo
 from .spelling import Spelling, restated
 
 One = nn.Module | Mapping[str, Tensor] | str | Path | Networks | Zoo
-Source = One | Sequence[One]
+Readable = One | Sequence[One]
 # Networks that a model sees at a time.
 CHUNK = 256
 FAR = "far from the networks in training; the answer may mean nothing"
@@ -209,7 +209,7 @@ class Reader:
     layouts: tuple[Layout, ...] = ()
     restates: bool = False
 
-    def read(self, source: Source, hints: Hints) -> Reading:
+    def read(self, source: Readable, hints: Hints) -> Reading:
         """Read anything that holds networks.
 
         Arguments:

@@ -29,7 +29,7 @@ from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
 from .places import CONFIG, FAMILIAR, WEIGHTS, find_model
-from .sources import Hints, Reader, Reading, Source
+from .sources import Hints, Readable, Reader, Reading
 from .strangers import look
 
 
@@ -121,7 +121,7 @@ class Trained:
 
     def read(
         self,
-        source: Source,
+        source: Readable,
         *,
         activation: str | None = None,
         likes: Sequence[nn.Module] = (),
@@ -145,7 +145,9 @@ class Trained:
             return found
         return look(found, self.model, self.familiar, self._canvas())
 
-    def predict(self, source: Source | Reading, *, activation: str | None = None, top: int = 1) -> list[dict[str, Any]]:
+    def predict(
+        self, source: Readable | Reading, *, activation: str | None = None, top: int = 1
+    ) -> list[dict[str, Any]]:
         """One answer per network: its label with a probability, or a number.
 
         Arguments:
@@ -159,7 +161,7 @@ class Trained:
         found = self._reading(source, activation)
         return self.task.answers(self._run(found, lambda networks: self.task.respond(model, networks)), top=top)
 
-    def embed(self, source: Source | Reading, *, activation: str | None = None) -> Tensor:
+    def embed(self, source: Readable | Reading, *, activation: str | None = None) -> Tensor:
         """The invariant embedding (B, d) of every network.
 
         Arguments:
@@ -167,7 +169,7 @@ class Trained:
         """
         return self._run(self._reading(source, activation), self._invariant("embed").embed)
 
-    def edit(self, source: Source | Reading, *, activation: str | None = None) -> Any:
+    def edit(self, source: Readable | Reading, *, activation: str | None = None) -> Any:
         """Edited networks in the form in which they were given: modules, state dicts (also for files) or `Networks`.
 
         Arguments:
@@ -236,7 +238,7 @@ class Trained:
     def _dtype(self) -> torch.dtype:
         return next(self.model.parameters()).dtype
 
-    def _reading(self, source: Source | Reading, activation: str | None) -> Reading:
+    def _reading(self, source: Readable | Reading, activation: str | None) -> Reading:
         if isinstance(source, Reading):
             return source
         found = self.read(source, activation=activation)

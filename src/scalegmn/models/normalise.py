@@ -40,8 +40,11 @@ class NormalisedSpec(PeerSpec):
 class Normalisation(nn.Module, ABC):
     """The input normalisation of a trunk.
 
-    >>> isinstance(normaliser("layer", [Architecture.mlp([2, 8, 1])]), Normalisation)
-    True
+    >>> networks = Networks(Architecture.mlp([2, 8, 1]), 5 * torch.randn(100, 33) + 3)
+    >>> normalise = normaliser("layer", [networks.architecture])
+    >>> normalise.fit([networks])
+    >>> print(f"{abs(normalise(networks).weights[0].mean()):.3f}")
+    0.000
     """
 
     @abstractmethod

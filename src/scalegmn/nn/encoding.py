@@ -175,8 +175,8 @@ class FirstStates(nn.Module, ABC):
     >>> from scalegmn.core.groups import Sign
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
     >>> init = Init([a], Style((Sign,), (Sign,), 8), features=0, edge_positions=False)
-    >>> isinstance(init, FirstStates)
-    True
+    >>> init.encode_edge(Symmetry.full(a), 0, torch.randn(5, 8, 2, 1)).dense().shape
+    torch.Size([5, 8, 2, 8])
     """
 
     bias_gain: Tensor

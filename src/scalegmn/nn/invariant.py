@@ -58,8 +58,10 @@ class Invariant(nn.Module, ABC):
     """A net that does not see multipliers from one group. The equations use it only as a factor.
 
     >>> from scalegmn.core.groups import Sign
-    >>> isinstance(ScaleInvariant(Sign, [3], 4), Invariant)
-    True
+    >>> net, x = ScaleInvariant(Sign, [3], 4), Edge(torch.randn(5, 8, 2, 3))
+    >>> product = GatedProduct(torch.randn(4, 3), x)
+    >>> net.times(product).shape  # Gamma x times the net
+    torch.Size([5, 8, 2, 4])
     """
 
     @abstractmethod

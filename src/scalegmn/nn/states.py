@@ -31,8 +31,8 @@ class States(ABC):
     >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1]))
     >>> x = {i: torch.randn(5, n, 4) for i, n in enumerate((2, 8, 1))}
     >>> states = Given(symmetry, [torch.zeros(n, 0) for n in (2, 8, 1)], (x, {}, {}, {}))
-    >>> isinstance(states, States)
-    True
+    >>> states.x(1).shape, states.positions[1].shape
+    (torch.Size([5, 8, 4]), torch.Size([8, 0]))
     """
 
     def __init__(

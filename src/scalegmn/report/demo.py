@@ -128,7 +128,7 @@ def demo_report(recipes: Iterable[str], out: Path, page: Path) -> dict[str, dict
         (run,) = series.runs
         found[run.path.name] = {
             "accuracy": audit.plain.metrics["accuracy"],
-            "accuracy_transformed": audit.moved.metrics["accuracy"],
+            "accuracy_transformed": audit.transformed.metrics["accuracy"],
             "answers_changed": audit.changed or 0.0,
             "largest_change": audit.change.max().item(),
             "seconds": run.results["seconds"],

@@ -28,8 +28,8 @@ class NeuralGraphTrunk(EditingTrunk, ABC):
 
     >>> from scalegmn.models.peers.ng_gnn import NGGNN
     >>> trunk = NGGNN([Architecture.mlp([2, 8, 1])], 10).trunk
-    >>> isinstance(trunk, NeuralGraphTrunk)
-    True
+    >>> [name for name, _ in trunk.named_children()]
+    ['normalise', 'graph', 'gnn']
     """
 
     spec: GraphSpec
