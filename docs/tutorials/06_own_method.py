@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 quick = "SCALEGMN_QUICK" in os.environ  # smaller numbers, for the tests that run this page
-os.environ["COLUMNS"] = "96"  # tables that fit this page
 
 
 def shell(line: str) -> None:
