@@ -6,7 +6,7 @@
 # changing their pictures, train a model that recognises digits from weights and is not fooled by such changes, and let
 # a model that comes with the package read networks that you fitted.
 #
-# Running it takes a minute or two. Everything runs on the CPU.
+# Running it takes about a minute. Everything runs on the CPU.
 
 # %%
 import os
