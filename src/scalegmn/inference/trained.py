@@ -17,7 +17,7 @@ from ..core.html import html_table
 from ..core.networks import Networks
 from ..core.schema import architecture_from_json, from_json
 from ..errors import ScaleGMNError
-from ..files import believing, write_json
+from ..files import believing, directory_for, write_json
 from ..files.tensors import read_tensors, write_tensors
 from ..models.heads import Editor, InvariantModel, Metanetwork
 from ..tasks import Task, build_model, task_from_json
@@ -260,12 +260,11 @@ class Trained:
 
     def save(self, directory: str | Path) -> None:
         """Write `config.json`, `model.safetensors` and the statistics of training networks; `load` reads them."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        write_tensors(directory / WEIGHTS, weights_of(self.model))
-        if self.familiar is not None:
-            write_tensors(directory / FAMILIAR, self.familiar.tensors())
-        write_json(directory / CONFIG, self.config)
+        with directory_for(Path(directory)) as folder:
+            write_tensors(folder / WEIGHTS, weights_of(self.model))
+            if self.familiar is not None:
+                write_tensors(folder / FAMILIAR, self.familiar.tensors())
+            write_json(folder / CONFIG, self.config)
 
     def save_pretrained(self, directory: str | Path) -> None:
         """The same with a model card, as huggingface_hub does it (extra `hub`)."""
