@@ -271,7 +271,7 @@ def read_bytes(path: Path, limit: int = 1 << 32) -> bytes:
     return content
 
 
-def read_at_most(file: IO[bytes], limit: int) -> bytes | None:
+def read_at_most(file: IO[bytes] | io.BufferedIOBase, limit: int) -> bytes | None:
     """The rest of an open file, block by block; nothing if it has more than `limit` bytes.
 
     >>> import io
