@@ -71,12 +71,12 @@ class Wiring:
     signs: list[Relation] = field(default_factory=list)
 
     def equal(self, *factors: Factor) -> None:
-        """The product of the factors is 1, in magnitude and sign."""
+        """Demand that the product of the factors is 1, in magnitude and sign."""
         self.scales.append(factors)
         self.signs.append(factors)
 
     def tie(self, target: Neurons, source: Neurons) -> None:
-        """Ranges of the same order; a wire between them carries the source's multiplier."""
+        """Demand that two ranges have the same order; a wire between them carries the source's multiplier."""
         self.ties.append((target, source))
 
     def grid(self, span: Neurons, groups: int) -> int:

@@ -60,8 +60,7 @@ def materialised(module: object) -> nn.Module:
 def _forget_spectral_norm(module: nn.Module) -> None:
     """torch leaves a hook behind that asks state dicts for the tensors it removed."""
     hooks = module._load_state_dict_pre_hooks
-    wrapped = {key: getattr(hook, "hook", hook) for key, hook in hooks.items()}
-    for key in [k for k, hook in wrapped.items() if isinstance(hook, SpectralNormLoadStateDictPreHook)]:
+    for key in [k for k, h in hooks.items() if isinstance(getattr(h, "hook", None), SpectralNormLoadStateDictPreHook)]:
         del hooks[key]
 
 
