@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from alignment.pairs import disguised, noisy
 from hypothesis import given, settings
 from strategies import architectures, laws, networks_of, seeds
 from subjects import ARCHITECTURES, fresh, trained
+from torch import nn
 
+from scalegmn.alignment.balance import balance
 from scalegmn.alignment.compare import distance, same
 from scalegmn.alignment.dedupe import find_copies, groups
 from scalegmn.alignment.fingerprint import WIDTH, fingerprint
+from scalegmn.alignment.merge import merge
 from scalegmn.core.activations import activation
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
+from scalegmn.errors import ScaleGMNError
 
 few = settings(laws, max_examples=15)
 SIREN = Architecture.mlp([2, 16, 16, 1], activation("sine", 30.0))
@@ -101,3 +108,11 @@ def test_copies_are_found_among_many() -> None:
 
 def test_a_single_network_has_no_copies() -> None:
     assert find_copies(fresh(SIREN, 1)).links == []
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda m: same(m, m), fingerprint, balance, lambda m: merge([m])], ids=["same", "print", "balance", "merge"]
+)
+def test_modules_are_no_networks(ask: Callable[[Any], object]) -> None:
+    with pytest.raises(ScaleGMNError, match="networks: expected Networks, got Linear"):
+        ask(nn.Linear(2, 1))

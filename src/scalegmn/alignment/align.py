@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core import canonical
 from ..core.architecture import Architecture
+from ..core.mixed import expect_networks
 from ..core.networks import Networks
 from ..core.transform import Transform
 from ..errors import ScaleGMNError
@@ -91,6 +92,8 @@ def align(
 
 def pairs(a: Networks, b: Networks) -> tuple[Networks, Networks]:
     """Refuse what cannot be compared; repeat a single network for all of the others."""
+    for networks in (a, b):
+        expect_networks(networks)
     if a.architecture != b.architecture:
         raise ScaleGMNError(f"networks: expected one architecture, got {a.architecture.beside(b.architecture)}")
     if len(a) == len(b) > 0:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.mixed import expect_networks
 from ..core.networks import Networks
 from ..core.transform import Transform
 from .scales import least_noise
@@ -51,6 +52,7 @@ def balance(networks: Networks, *, int8: bool = False, inputs: Tensor | None = N
     >>> balance(a).networks.parameters
     tensor([[2., 2., 2., 2.]])
     """
+    expect_networks(networks)
     exact = networks.detach().to(dtype=torch.float64)
     x = default_inputs(exact) if inputs is None else inputs
     found = least_noise(exact, x)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.mixed import expect_networks
 from ..core.networks import Networks
 from .states import default_inputs, unit
 from .structure import half_turn
@@ -55,6 +56,7 @@ def fingerprint(networks: Networks) -> Fingerprint:
     >>> fingerprint(a).digests == fingerprint(moved).digests
     True
     """
+    expect_networks(networks)
     a = networks.architecture
     step = max(1, _CHUNK // (64 * sum(layer.size for layer in a.layers) + a.parameters))
     parts = [_vectors(networks[i : i + step]) for i in range(0, len(networks), step)]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core import canonical
 from ..core.architecture import Skip
+from ..core.mixed import expect_networks
 from ..core.networks import Networks
 from ..core.wiring import spans
 from ..errors import ScaleGMNError
@@ -38,6 +39,8 @@ def merge(
     >>> torch.allclose(merge([a, Transform.sample(a.architecture, 1).apply(a)]).parameters, a.parameters)
     True
     """
+    for one in (networks,) if isinstance(networks, Networks) else networks:
+        expect_networks(one)
     each = networks if isinstance(networks, Networks) else [n.to(dtype=networks[0].dtype) for n in networks]
     batch = each if isinstance(each, Networks) else Networks.cat(each)
     if how not in ("average", "mean", "interpolate"):
