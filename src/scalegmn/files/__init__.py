@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from ..errors import ScaleGMNError
 
@@ -271,7 +271,7 @@ def read_bytes(path: Path, limit: int = 1 << 32) -> bytes:
     return content
 
 
-def read_at_most(file: BinaryIO | io.BufferedIOBase, limit: int) -> bytes | None:
+def read_at_most(file: IO[bytes] | io.BufferedIOBase, limit: int) -> bytes | None:
     """The rest of an open file, block by block; nothing if it has more than `limit` bytes.
 
     >>> import io
