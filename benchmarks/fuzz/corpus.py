@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.io import savemat
 from torch import nn
 
 RECIPE = """\
@@ -95,6 +97,15 @@ def _images(root: Path, rng: np.random.Generator) -> None:
         rows = rng.integers(0, 256, (6, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         (folder / name).write_bytes(rows.tobytes())
+    folder = root / "pickled" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        batch = {b"data": rng.integers(0, 256, (6, 3072), dtype=np.uint8), b"labels": [0, 1, 2, 0, 1, 2]}
+        (folder / name).write_bytes(pickle.dumps(batch, 2))
+    (root / "svhn").mkdir()
+    for name in ("train_32x32.mat", "test_32x32.mat"):
+        pixels = rng.integers(0, 256, (32, 32, 3, 6), dtype=np.uint8)
+        savemat(root / "svhn" / name, {"X": pixels, "y": np.array([[1], [2], [10], [1], [2], [3]], dtype=np.uint8)})
 
 
 def _checkpoints(root: Path) -> None:

@@ -31,6 +31,8 @@ def damage(path: Path, rng: random.Random) -> str:
         by_content += [_numpy] * 6
     elif path.suffix in (".pt", ".pth"):
         by_content += [_tensors] * 6
+    elif path.parent.name == "cifar-10-batches-py":
+        by_content += [_pickle] * 8
     change = rng.choice(by_content)
     return f"{change.__name__.strip('_')} {path.name}: {change(path, rng)}"
 
@@ -244,6 +246,25 @@ def _tensors(path: Path, rng: random.Random) -> str:
         state["\0" + "x" * rng.choice([1, 1000])] = state.pop(name)
     torch.save(state, path)
     return f"{name}: {how}"
+
+
+def _pickle(path: Path, rng: random.Random) -> str:
+    """A batch of images with other labels, another type of its array, or names and calls that nobody expects."""
+    data, labels = path.read_bytes(), b"K\x00K\x01K\x02"
+    changes = {
+        "negative": data.replace(labels, b"J\xff\xff\xff\xffK\x01K\x02", 1),
+        "million": data.replace(labels, b"J\x40\x42\x0f\x00K\x01K\x02", 1),
+        "huge": data.replace(labels, b"\x8a\x09" + bytes(8) + b"\x01K\x01K\x02", 1),
+        "objects": data.replace(b"X\x02\x00\x00\x00u1", b"X\x02\x00\x00\x00O8", 1),
+        "floats": data.replace(b"X\x02\x00\x00\x00u1", b"X\x02\x00\x00\x00f8", 1),
+        "code": b"cposix\nsystem\nX\x0b\x00\x00\x00touch owned\x85R.",
+        "state of a type": data.replace(b"numpy\ndtype", b"numpy\nvoid", 1),
+        "deep": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",
+        "endless text": b"\x80\x02" + b"X\xff\xff\xff\x7f" + data,
+    }
+    how = rng.choice(list(changes))
+    path.write_bytes(changes[how])
+    return how
 
 
 def other_words(words: list[str], rng: random.Random) -> tuple[list[str], str]:

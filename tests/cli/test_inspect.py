@@ -190,6 +190,7 @@ def test_complaints(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
     assert "No module named 'nobodys'" in complaint(capsys, good, "--arch", "nobodys:f")
     assert "has no attribute 'missing'" in complaint(capsys, good, "--arch", "theirs:missing")
     assert "RuntimeError: not today" in complaint(capsys, good, "--arch", "theirs:failing")
+    assert complaint(capsys, good, "--arch", "sys:exit").endswith("--arch sys:exit: SystemExit\n")
     assert "expected it to return an nn.Module, got int" in complaint(capsys, good, "--arch", "theirs:number")
     assert "lacks" in complaint(capsys, good, "--arch", "theirs:ResNet")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,14 @@ def test_weights_that_are_no_numbers(collection: Path, tmp_path: Path, command: 
     for ask in (trained.predict, trained.embed):
         with pytest.raises(ScaleGMNError, match="network 1: has infinite or NaN weights"):
             ask(networks)
+    shutil.copytree(zoo.path, tmp_path / "bad")
+    shard = tmp_path / "bad" / zoo.header["shards"][0]["file"]
+    shard.write_bytes(shard.read_bytes()[:-4] + np.float32("nan").tobytes())
+    last = Zoo.open(tmp_path / "bad").names()[zoo.header["shards"][0]["networks"] - 1]
+    for words in (["predict"], ["embed", "-o", str(tmp_path / "out.npz")]):
+        said = command(words[0], collection / "run", tmp_path / "bad", *words[1:], code=2)
+        assert said == f"error: {tmp_path / 'bad'}: network {last}: has infinite or NaN weights; leave it out\n"
+    assert not (tmp_path / "out.npz").exists()
 
 
 def test_plain_misuse_is_one_line(collection: Path, command: Command, tmp_path: Path) -> None:

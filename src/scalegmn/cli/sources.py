@@ -76,7 +76,7 @@ def load_module(reference: str) -> nn.Module:
     try:
         made = getattr(found, function)()
     except (Exception, SystemExit) as error:
-        raise ScaleGMNError(f"--arch {reference}: {type(error).__name__}: {error}") from error
+        raise ScaleGMNError(f"--arch {reference}: {type(error).__name__}: {error}".removesuffix(": ")) from error
     if not isinstance(made, nn.Module):
         raise ScaleGMNError(f"--arch {reference}: expected it to return an nn.Module, got {type(made).__name__}")
     return made

@@ -67,12 +67,16 @@ class Chunk:
         places = torch.cat([self.places, other.places + len(self.names)])
         return Chunk(self.networks + other.networks, self.names + other.names, places)
 
-    def check_finite(self) -> Chunk:
-        """Refuse infinite or NaN weights."""
+    def check_finite(self, where: str = "") -> Chunk:
+        """Refuse infinite or NaN weights.
+
+        Arguments:
+            where: The networks are, in front of their names in messages.
+        """
         bad = torch.cat([~torch.isfinite(batch.parameters).all(1).cpu() for batch in self.networks])
         if bad.any():
             name = self.names[int(self.places[bad].min())]
-            raise ScaleGMNError(f"{name}: has infinite or NaN weights; leave it out")
+            raise ScaleGMNError(f"{where}{name}: has infinite or NaN weights; leave it out")
         return self
 
 
@@ -122,15 +126,16 @@ class Piece:
     def chunks(self) -> Iterator[Chunk]:
         """The networks, a given number at a time."""
         for start in range(0, len(self.names), CHUNK):
-            names = self.names[start : start + CHUNK]
+            names, where = self.names[start : start + CHUNK], ""
             if isinstance(self.networks, Zoo):
                 assert self.rows is not None
                 batches, places = self.networks.batches(self.rows[start : start + CHUNK])
                 if self.spelling is not None and self.known is not None:
                     batches = [self.spelling.read(batch, self.known) for batch in batches]
+                where = f"{self.networks.path}: network "
             else:
                 batches, places = [self.networks[start : start + CHUNK]], torch.arange(len(names))
-            yield Chunk(batches, names, places)
+            yield Chunk(batches, names, places).check_finite(where)
 
 
 @dataclass(frozen=True)
@@ -172,11 +177,11 @@ class Reading:
         group: Chunk | None = None
         for chunk in (chunk for piece in self.pieces for chunk in piece.chunks()):
             if group is not None and len(group.names) + len(chunk.names) > CHUNK:
-                yield group.check_finite()
+                yield group
                 group = None
             group = chunk if group is None else group + chunk
         if group is not None:
-            yield group.check_finite()
+            yield group
 
     def hand_back(self, networks: Sequence[Networks]) -> Any:
         """Other networks in the form of those that were given; for a path, a state dict."""

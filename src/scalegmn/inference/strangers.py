@@ -46,7 +46,7 @@ def look(found: Reading, model: Metanetwork, familiar: Familiar, canvas: Canvas 
 def _distances(piece: Piece, distance: Distance) -> Tensor:
     found = [torch.zeros(0)]
     for chunk in piece.chunks():
-        each = torch.cat([distance(batch) for batch in chunk.check_finite().networks])
+        each = torch.cat([distance(batch) for batch in chunk.networks])
         found.append(each[chunk.places.argsort()].float())
     return torch.cat(found)
 

@@ -219,7 +219,7 @@ def test_verify_finds_weights_that_are_no_numbers(
     header["sha256"] = header_hash(header)
     write_json(tmp_path / "zoo.json", header)
     assert run(app, ["zoo", "verify", str(tmp_path)]) == 2
-    assert "network 17 has NaN or infinite weights" in capsys.readouterr().err
+    assert "NaN or infinite weights in network 17" in capsys.readouterr().err
     assert run(app, ["zoo", "info", str(tmp_path), "--plot", str(tmp_path / "out.png")]) == 2
     assert "has NaN or infinite weights" in capsys.readouterr().err
     assert not (tmp_path / "out.png").exists()

@@ -67,6 +67,6 @@ def _inconsistencies(zoo: Zoo) -> Iterator[str]:
             bad = np.flatnonzero(~np.isfinite(weights[start : start + _ROWS]).all(axis=1))
             if len(bad):
                 number = zoo.start(shard) + start + int(bad[0])
-                more = f" and {len(bad) - 1} after it" if len(bad) > 1 else ""
-                yield f"{entry['file']}: network {number}{more} has NaN or infinite weights"
+                more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+                yield f"{entry['file']}: NaN or infinite weights in network {number}{more}"
                 break
