@@ -1,8 +1,8 @@
-"""Draw `docs/figures/architecture.svg`: the rooms of the package, and the way of a network through them.
+"""Draw `docs/figures/architecture.svg`: the parts of the package, and the path of a network through them.
 
     python docs/tools/architecture.py
 
-`tests/docs/test_architecture.py` checks that the drawing has every room and that the file is the one that this makes.
+`tests/docs/test_architecture.py` checks that the drawing has every part and that the file is the one that this makes.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ ROOMS = {
     "training": Box(430, 366, 180, 96, "learn", "recipes, the loop,|checkpoints, sweeps"),
     "report": Box(20, 508, 190, 60, "people", "the page about runs"),
     "reproduce": Box(244, 508, 152, 60, "people", "the paper's tables"),
-    "bench": Box(430, 508, 180, 60, "people", "how fast things are"),
+    "bench": Box(430, 508, 180, 60, "people", "speed and memory"),
     "cli": Box(650, 508, 370, 60, "people", "one file per command, over all of the above"),
     "errors": Box(20, 596, 320, 48, "ground", ""),
     "files": Box(360, 596, 320, 48, "ground", ""),
     "cluster": Box(700, 596, 320, 48, "ground", ""),
 }
 GROUND = {
-    "errors": "the one error of bad input",
+    "errors": "the one error for bad input",
     "files": "written whole or not at all",
     "cluster": "work on Ray",
 }
@@ -107,14 +107,14 @@ def drawing() -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         'font-family="system-ui, sans-serif" font-size="12.5" fill="#222a35">',
-        "<title>The rooms of scalegmn, and the way of a network through them</title>",
+        "<title>The parts of scalegmn, and the path of a network through them</title>",
         "<defs>",
         *(_head(kind, colour) for kind, (colour, _) in STROKES.items()),
         "</defs>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="10" fill="#ffffff"/>',
-        _note(20, 34, "the way of a network", "flow"),
-        _note(20, 50, "what learns to read it", "learn"),
-        _note(20, 66, "is used by", "use"),
+        _note(20, 34, "the path of a network", "flow"),
+        _note(20, 50, "training", "learn"),
+        _note(20, 66, "used by", "use"),
         *(_arrow(*arrow) for arrow in ARROWS),
         *(_room(name, box) for name, box in ROOMS.items()),
         *(_outside(box) for box in (YOURS, ANSWER)),

@@ -97,7 +97,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas as MathML, and the interactive figure where its place is marked."""
+    """Formulas as MathML, values that stay in one line, and the interactive figure where its place is marked."""
+    html = html.replace(" ± ", "&nbsp;±&nbsp;")
     html = re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', _formula, html, flags=re.DOTALL)
     return html.replace("<!-- play -->", FIGURE.read_text(encoding="utf-8"))
 

@@ -6,7 +6,7 @@
 # changing their pictures, train a model that recognises digits from weights and is not fooled by such changes, and let
 # a model that comes with the package read networks that you fitted.
 #
-# Running it takes a minute or two. Everything runs on the CPU.
+# Running it takes about a minute. Everything runs on the CPU.
 
 # %%
 import os
@@ -70,13 +70,15 @@ moved = Transform.sample(zoo.architecture, len(networks)).apply(networks)
 
 changed = (moved.parameters != networks.parameters).double().mean()
 difference = (zoo.canvas.render(moved) - pictures).abs().max()
-print(f"{100 * changed:.0f} % of the weights are different; the largest difference of a pixel is {difference:.0e}")
+print(f"{100 * changed:.0f} % of the weights are different")
+print(f"the largest difference of a pixel is {difference:.0e}")
 
 
 # %%
 def show(which: Networks, number: int, axes: list[plt.Axes]) -> None:
     weights = which.weights[1][number, :, :, 0]
-    axes[0].imshow(weights.numpy(), cmap="RdBu_r", vmin=-weights.abs().max(), vmax=weights.abs().max())
+    limit = weights.abs().max()
+    axes[0].imshow(weights.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
     axes[1].imshow(zoo.canvas.render(which)[number, ..., 0].clamp(0, 1).numpy(), cmap="gray")
     for axis in axes:
         axis.set_axis_off()
@@ -148,7 +150,8 @@ for name, reader in readers.items():
 digits = load_images("digits")
 chosen = [int(np.flatnonzero(digits.labels == label)[1]) for label in range(10)]
 enlarged = [np.pad(zoom(digits.pixels[i].astype(float), 20 / 8), 4).clip(0, 255) for i in chosen]
-source = Images("enlarged", np.stack(enlarged).astype(np.uint8), digits.labels[chosen], np.zeros(10, dtype=bool))
+pixels, for_test = np.stack(enlarged).astype(np.uint8), np.zeros(10, dtype=bool)
+source = Images("enlarged", pixels, digits.labels[chosen], for_test)
 own = build_inr_zoo(source, "enlarged", count=2 if quick else None)
 
 shipped = scalegmn.load("mnist")

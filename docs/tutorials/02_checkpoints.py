@@ -46,7 +46,8 @@ def classifier() -> nn.Module:
 def trained(seed: int) -> tuple[nn.Module, float]:
     torch.manual_seed(seed)
     model = classifier()
-    size, rate, examples = 10 ** (torch.rand(3) * torch.tensor([1.0, 1.5, 1.2]) + torch.tensor([-0.5, -2.5, 1.5]))
+    low, span = torch.tensor([-0.5, -2.5, 1.5]), torch.tensor([1.0, 1.5, 1.2])
+    size, rate, examples = 10 ** (low + span * torch.rand(3))
     for parameter in model.parameters():
         parameter.data *= size
     optimizer = torch.optim.Adam(model.parameters(), lr=float(rate))
@@ -71,7 +72,7 @@ with open("labels.csv", "w", newline="") as file:
     csv.writer(file).writerows([("file", "label"), *rows])
 
 accuracies = [accuracy for _, accuracy in rows]
-print(f"{count} checkpoints with test accuracies from {min(accuracies):.2f} to {max(accuracies):.2f}")
+print(f"{count} checkpoints, test accuracies {min(accuracies):.2f} to {max(accuracies):.2f}")
 
 # %% [markdown]
 # ## A zoo
@@ -98,12 +99,13 @@ print("symmetries of the hidden layer:", zoo.architecture.groups[1])
 #     scalegmn train RECIPE.toml --out runs/mine
 
 # %%
+training = {"batch": 32, "lr": 3e-3, "schedule": "cosine", "device": "cpu"}
 recipe = make_recipe(
     {
         "zoo": "zoo",
         "task": {"name": "regression", "column": "label"},
         "model": {"name": "scalegmn-b", "width": 16, "layers": 2, "edge_updates": False},
-        "training": {"epochs": 2 if quick else 30, "batch": 32, "lr": 3e-3, "schedule": "cosine", "device": "cpu"},
+        "training": {"epochs": 2 if quick else 30, **training},
     }
 )
 results = train(recipe, "run", progress=Progress("predictor", quiet=True))

@@ -3,7 +3,8 @@
 #
 # In [tutorial 1](01_symmetries.py) networks held pictures. Here you change such a picture by changing only weights: a
 # model reads the weights of a network and returns new weights, whose picture is *dilated*, that is, its strokes are
-# thicker. You train a small editor on digits and look at what it does.
+# thicker. You train a small editor on tiny digits, look at what it does, and use one that comes with the package on
+# larger ones.
 #
 # Running it takes about a minute.
 
@@ -11,7 +12,9 @@
 import os
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
+from scipy.ndimage import zoom
 
 import scalegmn
 from scalegmn import Transform
@@ -19,7 +22,7 @@ from scalegmn.tasks.editing import dilate
 from scalegmn.training.loop import train
 from scalegmn.training.progress import Progress
 from scalegmn.training.recipe import make_recipe
-from scalegmn.zoo.images.collections import load_images
+from scalegmn.zoo.images.collections import Images, load_images
 from scalegmn.zoo.inr.build import build_inr_zoo
 
 torch.manual_seed(0)
@@ -60,12 +63,13 @@ sheet(picture=before, dilated=torch.from_numpy(wanted))
 # picture. It is equivariant: shuffle the neurons of a network, and the edited network is shuffled in the same way.
 
 # %%
+training = {"batch": 32, "lr": 3e-3, "schedule": "cosine", "device": "cpu"}
 recipe = make_recipe(
     {
         "zoo": str(zoo.path),
         "task": {"name": "editing", "target": "dilation"},
         "model": {"name": "scalegmn-b", "width": 24, "layers": 3, "edge_updates": False},
-        "training": {"epochs": 1 if quick else 12, "batch": 32, "lr": 3e-3, "schedule": "cosine", "device": "cpu"},
+        "training": {"epochs": 1 if quick else 12, **training},
     }
 )
 results = train(recipe, "run", progress=Progress("editor", quiet=True))
@@ -108,6 +112,25 @@ again = editor.edit(g.apply(networks))
 difference = (zoo.canvas.render(again) - zoo.canvas.render(edited)).abs().max()
 print(f"largest difference of a pixel: {difference:.0e}")
 assert difference < 1e-2
+
+# %% [markdown]
+# ## Larger pictures
+#
+# An editor for digits of 28x28 pixels comes with the package: `mnist-dilation`. Here it edits networks that you fit to
+# enlarged digits. On the command line: `scalegmn edit mnist-dilation mine.pt --out edited.pt`.
+
+# %%
+digits = load_images("digits")
+enlarged = [np.pad(zoom(x.astype(float), 20 / 8), 4).clip(0, 255) for x in digits.pixels[:6]]
+pixels, for_test = np.stack(enlarged).astype(np.uint8), np.zeros(6, dtype=bool)
+large = build_inr_zoo(Images("large", pixels, digits.labels[:6], for_test), "large")
+
+shipped = scalegmn.load("mnist-dilation")
+sheet(
+    before=large.canvas.render(large.batch()).clamp(0, 1),
+    after=large.canvas.render(shipped.edit(large.batch())).clamp(0, 1),
+    wanted=torch.from_numpy(dilate(large.images().numpy())),
+)
 
 # %% [markdown]
 # ## Where to go from here

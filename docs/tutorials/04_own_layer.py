@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from scalegmn import Architecture, Networks
-from scalegmn.testing import assert_equivariant, assert_invariant, equivariance_error, random_networks
+from scalegmn.testing import (
+    assert_equivariant,
+    assert_invariant,
+    equivariance_error,
+    random_networks,
+)
 
 torch.manual_seed(0)
 quick = "SCALEGMN_QUICK" in os.environ  # smaller numbers, for the tests that run this page

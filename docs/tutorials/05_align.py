@@ -50,8 +50,8 @@ def train(model: nn.Module, seed: int, epochs: int, rate: float = 3e-3) -> nn.Mo
 
 def classifier(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    layers = nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
-    return nn.Sequential(*layers)
+    first, middle, last = nn.Linear(64, width), nn.Linear(width, width), nn.Linear(width, 10)
+    return nn.Sequential(first, nn.ReLU(), middle, nn.ReLU(), last)
 
 
 first, second = (train(classifier(seed), seed, epochs) for seed in (0, 1))
@@ -80,8 +80,8 @@ for name, network in {"first": a, **others}.items():
 # %%
 for name, network in others.items():
     found = scalegmn.same(a, network)
-    print(f"first and {name:10} same: {bool(found)!s:6} distance {float(found.alignment.distance):.3f}"
-          f"   as stored {float(found.alignment.before):.2f}")  # fmt: skip
+    after, before = float(found.alignment.distance), float(found.alignment.before)
+    print(f"first and {name:10} same: {bool(found)!s:6} distance {after:.3f}  as stored {before:.2f}")
 
 assert scalegmn.same(a, disguised)
 assert scalegmn.distance(a, c) < scalegmn.distance(a, b)
@@ -154,7 +154,8 @@ if not quick:
 # %%
 balanced = scalegmn.balance(disguised, int8=True, inputs=test_x)
 before, after = (float(value) for value in balanced.int8)
-print(f"error of the outputs after rounding to 8 bits: {100 * before:.1f} % before, {100 * after:.1f} % after")
+print("error of the outputs after rounding to 8 bits:")
+print(f"{100 * before:.1f} % before balancing, {100 * after:.1f} % after")
 assert after < before
 
 figure, axis = plt.subplots(figsize=(5.2, 2.6))

@@ -21,7 +21,8 @@ quick = "SCALEGMN_QUICK" in os.environ  # smaller numbers, for the tests that ru
 def shell(line: str) -> None:
     """Run a command and show what it prints."""
     print(f"$ {line}")
-    done = subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True, check=False)
+    words = [sys.executable, "-m", *shlex.split(line)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     print(done.stdout)
 
@@ -73,7 +74,8 @@ class PeekTrunk(Trunk):
         first, last = self.architectures[0].layers[0].size, self.architectures[0].layers[-1].size
         draw = torch.Generator().manual_seed(0)
         self.register_buffer("points", 2 * torch.rand(spec.points, first, generator=draw) - 1)
-        self.maps = rectified([spec.points * last, *[spec.width] * (spec.layers - 1)], dropout=spec.dropout)
+        sizes = [spec.points * last, *[spec.width] * (spec.layers - 1)]
+        self.maps = rectified(sizes, dropout=spec.dropout)
 
     def forward(self, networks: Networks) -> Tensor:
         return self.maps(networks.evaluate(self.points).flatten(1))
@@ -83,7 +85,15 @@ class PeekTrunk(Trunk):
 
 
 Peek = register(
-    Method("peek", "Peek", "A tutorial, 2026", ("permutation", "scale"), PeekTrunk, PeekSpec(128), convolutions=False)
+    Method(
+        name="peek",
+        title="Peek",
+        paper="A tutorial, 2026",
+        symmetries=("permutation", "scale"),
+        trunk=PeekTrunk,
+        spec=PeekSpec(128),
+        convolutions=False,
+    )
 )
 ''')
 
@@ -130,7 +140,9 @@ def build(name, place):
     return build_inr_zoo(load_images("digits"), place.zoos / name, count=COUNT)
 
 
-digits = Dataset("digits", "Digits", zoo="digits", metric="accuracy", unit=100.0, digits=1, recipes=("inr",))
+digits = Dataset(
+    "digits", "Digits", zoo="digits", metric="accuracy", unit=100.0, digits=1, recipes=("inr",)
+)
 add_dataset(digits, build)
 add_recipes(Path(__file__).with_name("recipes"))
 add_method("peek", "Peek", tables=["inr-classification"])
@@ -165,7 +177,8 @@ dropout = 0.2
 # start it again, it continues. If you add a method later, only its row is trained.
 
 # %%
-shell(f"scalegmn --plugin mine.py reproduce mine {'--minutes 0.01 --methods mlp,peek' if quick else '--minutes 0.2'}")
+budget = "--minutes 0.01 --methods mlp,peek" if quick else "--minutes 0.2"
+shell(f"scalegmn --plugin mine.py reproduce mine {budget}")
 
 # %% [markdown]
 # One JSON file per run records what a reader of your paper might ask for: recipe, seed, versions, the checksum of the

@@ -30,7 +30,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def known(kind: str, name: str, things: Mapping[str, Thing]) -> Thing:
-    """The thing of a name, or a complaint that the kind has none of that name.
+    """Look up a name; an unknown one is an error that suggests the nearest.
 
     >>> known("task", "regresion", {"regression": 1})
     Traceback (most recent call last):

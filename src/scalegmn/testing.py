@@ -135,7 +135,7 @@ def equivariance_error(
 
 
 def relative_error(a: Tensor | Networks, b: Tensor | Networks) -> Tensor:
-    """Per network, max |a - b| / max |b|; for networks the largest over their tensors; infinite if not finite.
+    """For each network max |a - b| / max |b|, the largest over its tensors; infinity if a value is not finite.
 
     Arguments:
         a, b: Tensors of shape (B, ...), or B networks of one architecture.

@@ -210,7 +210,9 @@ def test_computed_weights_are_read_as_they_are(make: object) -> None:
     module = nn.Sequential(make(nn.Linear(3, 3)), nn.ReLU(), nn.Linear(3, 2)).double().eval()  # type: ignore[operator]
     x = torch.randn(5, 3, dtype=torch.float64)
     expected = module(x).detach()
-    torch.testing.assert_close(Networks.from_modules([module]).evaluate(x)[0], expected)
+    networks = Networks.from_modules([module])
+    torch.testing.assert_close(networks.evaluate(x)[0], expected)
+    torch.testing.assert_close(networks.to_modules()[0](x).detach(), expected)
     read = Networks.from_state_dicts([module.state_dict()], like=module)
     torch.testing.assert_close(read.evaluate(x)[0], expected)
     torch.testing.assert_close(module(x).detach(), expected)  # and the module is as it was

@@ -103,6 +103,7 @@ PATTERNS: dict[str, tuple[Forward, tuple[int, ...], str]] = {
     "normalised activation": (lambda m, x: m.out(m.norm(m.a(x).relu())), VECTOR, "11*1"),
     "normalised times": (lambda m, x: m.out((2 * m.norm2(m.a(x))).relu()), VECTOR, "11+1"),
     "less the normalised": (lambda m, x: m.out((m.a(x) - m.norm2(x)).relu()), VECTOR, "1+1"),
+    "roots without an eps": (lambda m, x: m.out(F.rms_norm(m.a(1e-4 * x), (4,)).relu()), VECTOR, "1111"),
     "normalised affine": (lambda m, x: m.out(m.norm(0.5 * m.a(x) + 1).relu()), VECTOR, "111+1"),
     "softmax of the input": (lambda m, x: m.out(m.a(F.softmax(x, dim=1)).relu()), VECTOR, "11+1"),
     "softmax of channels": (lambda m, x: m.flat(m.conv(x.softmax(1)).relu().flatten(1)), IMAGE, "11+1"),
@@ -194,7 +195,7 @@ class OneHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
         q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
-        return cast(Tensor, self.out(x + torch.softmax(q @ k.transpose(-2, -1) / 2, dim=-1) @ v))
+        return cast(Tensor, self.out(x + torch.softmax(q @ k.mT / 2, dim=-1) @ v))
 
 
 def test_one_head_without_views() -> None:

@@ -56,6 +56,19 @@ ARCHITECTURES = {
         (INPUT, Layer(4, RELU), Layer(8, TANH), OUTPUT),
         (Connection(0, 1, POINT), Connection(1, 2, Conv((3,), (1,), (1,), (1,), 4)), Connection(2, 3)),
     ),
+    "channels that are joined": Architecture(
+        (INPUT, Layer(8, TANH), Layer(4, RELU), OUTPUT),
+        (Connection(0, 1, POINT), Connection(1, 2, Conv((3,), (1,), (1,), (1,), 4)), Connection(2, 3)),
+    ),
+    "fixed filters, two per channel": Architecture(
+        (INPUT, Layer(4, RELU), Layer(8, RELU), Layer(3, RELU), OUTPUT),
+        (
+            Connection(0, 1, POINT),
+            Connection(1, 2, Conv((3,), (1,), (1,), (1,), 4), constant=(1.0, 0.0, -1.0, 1.0, 2.0, 1.0) * 4),
+            Connection(2, 3, POINT),
+            Connection(3, 4),
+        ),
+    ),
     "factors and a table": Architecture(
         (INPUT, Layer(1, bias=False, offset=1.0), Layer(4, TANH), Layer(4, RELU), OUTPUT),
         (Connection(0, 2, POINT), Connection(1, 2, Table((5,))), Connection(2, 3, Scale()), Connection(3, 4)),

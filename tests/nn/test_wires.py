@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from convert.gallery import GALLERY, build
+from torch import nn
 
 from scalegmn.audit import violation
 from scalegmn.core.networks import Networks
@@ -19,11 +20,16 @@ from scalegmn.nn.kernels import apart, together
 NAMES = ("DenseNet", "ResNeXt", "SE-ResNet", "ResNet, padded shortcuts", "ViT", "GPT, tied tokens")
 
 
+def joined() -> nn.Module:
+    """A grouped convolution with two sources and one target per group."""
+    return nn.Sequential(nn.Conv1d(2, 8, 1), nn.Tanh(), nn.Conv1d(8, 4, 3, groups=4), nn.ReLU(), nn.Conv1d(4, 2, 1))
+
+
 def networks_of(name: str) -> Networks:
-    return Networks.from_modules(build(GALLERY[name]))
+    return Networks.from_modules([joined().double() for _ in range(2)] if name == "joined" else build(GALLERY[name]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "joined"])
 @pytest.mark.parametrize("method", [ScaleGMN, ScaleGMNB, GMN], ids=lambda m: m.name)
 def test_invariant_and_equivariant(method: Method, name: str) -> None:
     networks = networks_of(name)

@@ -19,7 +19,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(app, [*command, "--json"]) == OK
     first = capsys.readouterr()
     found = json.loads(first.out)
-    assert "1/4  the shipped model `mnist` reads newly fitted networks" in first.err
+    assert "1/4  fitting 20 small networks to digits; the trained model `mnist` reads their weights" in first.err
     assert list(found) == list(MODELS) == list(TITLES)
     assert all(row.keys() >= KEYS for row in found.values())
     for name in ("scalegmn", "scalegmn-no-probes"):

@@ -246,9 +246,9 @@ def test_a_row_says_in_what_it_is_not_the_papers_model() -> None:
         record("mnist", "gmn", edge_updates=False, gate=16),
     ]
     assert render.footers(render.table_data(table("inr-classification"), records, "small")) == [
-        "Not the paper's model: our form of its equations (ScaleGMN).",
-        "Not the paper's model: edges are not updated (ScaleGMN).",
-        "Not the paper's model: nets on edges have 16 hidden neurons (ScaleGMN on MNIST).",
+        "Differs from the paper's model: our form of its equations (ScaleGMN).",
+        "Differs from the paper's model: edges are not updated (ScaleGMN).",
+        "Differs from the paper's model: nets on edges have 16 hidden neurons (ScaleGMN on MNIST).",
     ]
 
 
@@ -267,21 +267,22 @@ def place(tmp_path: Path) -> Folders:
     build_inr_zoo(
         load_images("digits"), tmp_path / "zoos" / "mnist", fit=Fit(hidden=(8, 8), steps=20), sizes=(40, 20, 20)
     )
-    return Folders("small", tmp_path / "zoos", None)
+    results, runs = tmp_path / "results" / "small", tmp_path / "runs"
+    return Folders("small", tmp_path / "zoos", None, results=results, runs=runs)
 
 
 def test_runs_leave_records_and_are_not_repeated(
     place: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results, runs = tmp_path / "results" / "small", tmp_path / "runs"
+    results, runs = place.results, place.runs
     methods = ["mlp", "statnn"]
 
     def left(names: list[str], seeds: int, minutes: float = 0.01) -> list[Experiment]:
-        return missing(["mnist"], names, seeds, place, results, minutes)
+        return missing(["mnist"], names, seeds, place, minutes)
 
     todo = left(methods, 2)
     assert [e.name for e in todo] == ["mnist.mlp.0", "mnist.statnn.0", "mnist.mlp.1", "mnist.statnn.1"]
-    perform(todo[:2], place, runs, results)
+    perform(todo[:2], place)
     assert [e.name for e in left(methods, 2)] == ["mnist.mlp.1", "mnist.statnn.1"]
     # An option that did not exist then had its default, and a field had another name.
     path = results / "mnist.mlp.0.json"
@@ -294,7 +295,7 @@ def test_runs_leave_records_and_are_not_repeated(
     folder = runs / run_folder(todo[0].name, todo[0].recipe)
     before = (folder / "results.json").stat().st_mtime_ns
     path.unlink()
-    perform(left(["mlp"], 1), place, runs, results)
+    perform(left(["mlp"], 1), place)
     assert (folder / "results.json").stat().st_mtime_ns == before
     first, second = read_records(results)
     assert (first.method, second.method) == ("mlp", "statnn")
@@ -324,17 +325,18 @@ def test_runs_leave_records_and_are_not_repeated(
     assert len(left(methods, 1)) == 2
 
 
-def test_seeds_of_other_settings_are_done_again(place: Folders, tmp_path: Path) -> None:
+def test_seeds_of_other_settings_are_done_again(place: Folders) -> None:
     """A row with two seeds whose recipe has changed is missing both, though one seed is asked for."""
     (now, _) = experiments(DATASETS["mnist"], METHODS["mlp"], 2, place)
     sha256 = read_object(place.zoos / "mnist" / "zoo.json")["sha256"]
+    place.results.mkdir(parents=True)
     for seed, lr in ((0, 0.5), (1, 0.5), (2, now.recipe.training.lr)):
         recipe = now.recipe.model_copy(update={"seed": seed}).to_dict()
         recipe["training"]["lr"] = lr
         record = dataclasses.replace(_record("mnist", "mlp", seed, 0.5), recipe=recipe, zoo={"sha256": sha256})
-        write_json(tmp_path / f"mnist.mlp.{seed}.json", vars(record))
-    assert [e.seed for e in missing(["mnist"], ["mlp"], 1, place, tmp_path)] == [0, 1]
-    assert [e.seed for e in missing(["mnist"], ["mlp"], 1, place, tmp_path, minutes=0.5)] == [0]
+        write_json(place.results / f"mnist.mlp.{seed}.json", vars(record))
+    assert [e.seed for e in missing(["mnist"], ["mlp"], 1, place)] == [0, 1]
+    assert [e.seed for e in missing(["mnist"], ["mlp"], 1, place, minutes=0.5)] == [0]
 
 
 def test_a_page_is_written_where_asked_and_nowhere_else(

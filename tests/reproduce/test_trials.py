@@ -123,18 +123,19 @@ def _note(results: Path, name: str, name_of: str, values: list[float | None]) ->
 
 
 def test_the_best_on_validation_wins_and_equals_go_to_the_first(tmp_path: Path) -> None:
+    place = dataclasses.replace(SMALL, results=tmp_path)
     for name, name_of, values, best in (
         ("inr-classification", "dws", [0.5, None, 0.7, 0.7], 2),
         ("editing", "dws", [0.05, 0.02, 0.02, 0.09], 1),
         ("generalisation", "ng-gnn", [None, None, -0.1, -0.2], 2),
     ):
         _note(tmp_path, name, name_of, values)
-        assert winner(table(name), name_of, SMALL, tmp_path).number == best
-        assert unanswered(table(name), [name_of], SMALL, tmp_path) == []
+        assert winner(table(name), name_of, place).number == best
+        assert unanswered(table(name), [name_of], place) == []
     # A trial with other settings is another trial.
-    assert len(unanswered(table("editing"), ["dws"], SMALL, tmp_path, minutes=0.5)) == 4
+    assert len(unanswered(table("editing"), ["dws"], place, minutes=0.5)) == 4
     with pytest.raises(ScaleGMNError, match=r"dilation\.gmn\.0 has no record"):
-        winner(table("editing"), "gmn", SMALL, tmp_path)
+        winner(table("editing"), "gmn", place)
     write_json(tmp_path / "trials" / "mnist.mlp.0.json", {"dataset": "mnist"})
     with pytest.raises(ScaleGMNError, match=r"mnist\.mlp\.0\.json: not a record of a trial"):
         read_outcomes(tmp_path)
@@ -253,13 +254,13 @@ def test_what_cannot_be_tuned_is_one_line(zoo: Path, tmp_path: Path, capsys: pyt
 
 
 def test_trials_of_another_zoo_do_not_count(zoo: Path, tmp_path: Path) -> None:
-    wanted, place = table("inr-classification"), Folders("small", zoo / "small", None)
+    wanted, place = table("inr-classification"), Folders("small", zoo / "small", None, results=tmp_path)
     sha256 = read_object(zoo / "small" / "mnist" / "zoo.json")["sha256"]
     (tmp_path / "trials").mkdir()
     for trial in trials(wanted, "dws", place):
         outcome = dataclasses.replace(_outcome(trial, 0.5), zoo={"sha256": sha256 if trial.number else "1"})
         write_json(tmp_path / "trials" / f"{trial.name}.json", vars(outcome))
-    assert [t.number for t in unanswered(wanted, ["dws"], place, tmp_path)] == [0]
+    assert [t.number for t in unanswered(wanted, ["dws"], place)] == [0]
 
 
 def test_shipped_recipes_follow_when_the_package_is_the_folder() -> None:

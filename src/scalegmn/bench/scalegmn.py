@@ -40,7 +40,7 @@ class Case:
         spec: Of the trunk.
         training: A training step, not inference.
         editing: With an equivariant head.
-        method: Whose trunk.
+        method: The method that builds the trunk.
         recipe: The recipe with these settings, if there is one.
 
     >>> cases()[0].training
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def width(self) -> int:
-        """Of all states."""
+        """The width of all states."""
         return self.spec.width
 
     @property
@@ -68,11 +68,11 @@ class Case:
 
     @property
     def megabytes(self) -> float:
-        """Of the edge states of the batch in single precision."""
+        """The size of all edge states of the batch, in single precision."""
         return 4e-6 * self.edges * self.width
 
     def limited(self, megabytes: float) -> Case:
-        """The same with half the networks, and half of these, until edge states take no more memory than that.
+        """The same case with the batch halved until its edge states take at most this many megabytes.
 
         >>> [case.limited(24).batch for case in cases()]
         [32, 32, 64, 64, 32, 32, 32, 32]
@@ -87,7 +87,7 @@ class Case:
         return Editor(trunk) if self.editing else Classifier(trunk, 10)
 
     def networks(self, batch: int | None = None) -> Networks | list[Networks]:
-        """A batch to read, or one of another size."""
+        """Random networks to read: a batch of the case's own size, or of another."""
         each, random = (batch or self.batch) // len(self.architectures), torch.Generator().manual_seed(0)
         found = [Networks(a, 0.05 * torch.randn(each, a.parameters, generator=random)) for a in self.architectures]
         return found[0] if len(found) == 1 else found
@@ -101,7 +101,7 @@ class Case:
             step = step_of(model, networks, training=True) if self.training else lambda: model(networks)
             return operations(step)
 
-        # It grows in a straight line.
+        # The count is linear in the size of the batch.
         one, two = count(1), count(2)
         return (one + (self.batch // kinds - 1) * (two - one)) / (2 * self.edges * self.width**2)
 
@@ -125,7 +125,7 @@ class Timing:
 
     @property
     def ratio(self) -> float:
-        """The time, as a multiple of what its products would take one by one."""
+        """The time of a step over the time that its matrix products alone would take."""
         return self.gemm_equivalents / self.arithmetic
 
 
@@ -135,7 +135,7 @@ def siren(width: int = 32, outputs: int = 1) -> Architecture:
 
 
 def cases() -> list[Case]:
-    """The work that matters: what is trained and read in the paper's experiments."""
+    """Training and inference with settings like those of the paper's experiments."""
     inr, cnn = (siren(),), (Architecture.cnn([1, 16, 16, 16], 10, "relu", stride=2),)
     forward, both = ScaleGMNSpec(128, readout="output"), ScaleGMNSpec(128, backward="shared", readout="input+output")
     dual, deep = replace(forward, backward="dual"), ScaleGMNSpec(128, 10, "shared")
@@ -158,7 +158,7 @@ def edges(architecture: Architecture) -> int:
 
 
 def measure(case: Case, model: nn.Module, seconds: float = 5.0) -> Timing:
-    """Measure one case with a model that is there."""
+    """Measure one case with a given model."""
     turns = Turns(case, model)
     for _ in in_turns([turns], seconds):
         pass
@@ -166,11 +166,11 @@ def measure(case: Case, model: nn.Module, seconds: float = 5.0) -> Timing:
 
 
 def in_turns(cases: Sequence[Turns], seconds: float) -> Iterator[None]:
-    """Measure some cases in turns, so that what disturbs the machine disturbs all alike.
+    """Measure some cases in turns, so that other work on the machine disturbs all of them alike.
 
     Arguments:
         cases: What is measured.
-        seconds: About how long to spend on each; two steps at least.
+        seconds: About how long to spend on each, but at least two steps.
     """
     keep_memory()
     under_way = list(cases)
@@ -182,11 +182,11 @@ def in_turns(cases: Sequence[Turns], seconds: float) -> Iterator[None]:
 
 
 class Turns:
-    """Steps of one case in turns with the unit, as many as somebody has time for.
+    """Measures one case: its steps alternate with the unit, the product (edges x h)(h x h).
 
     Arguments:
         case: The case.
-        model: Its model, if not a new one.
+        model: The model to measure; a new one if omitted.
 
     >>> small = replace(cases()[5], batch=1, spec=ScaleGMNSpec(16, 1))
     >>> turns = Turns(small)
@@ -198,7 +198,7 @@ class Turns:
     def __init__(self, case: Case, model: nn.Module | None = None) -> None:
         self.case = case
         model = model or case.build()
-        # What happens once, such as compiling C++, happens on one network.
+        # What is done only once, such as compiling C++, is done here on one network and not measured.
         step_of(model, case.networks(len(case.architectures)), case.training)()
         self.step = step_of(model, case.networks(), case.training)
         self.matrix = torch.randn(case.width, case.width)
@@ -208,7 +208,7 @@ class Turns:
         self.units: list[float] = []
 
     def take(self) -> None:
-        """One step, a product before it and one after it. The first one is for the memory."""
+        """Time one step, with a product before and after it; the first turn also measures memory."""
         if not self.steps:
             self.peak = peak_mb(self.step)
         rows = torch.ones(self.case.edges, self.case.width)
@@ -217,11 +217,11 @@ class Turns:
         self.units.append(seconds_of(lambda: rows @ self.matrix, 2))
 
     def wants(self, seconds: float) -> bool:
-        """Whether more turns should follow, if so many seconds are there for all of them."""
+        """Whether more turns should follow, given this many seconds for all of them."""
         return len(self.steps) < 2 or (sum(self.steps) < seconds and len(self.steps) < 50)
 
     def row(self) -> Timing:
-        """Medians of what was measured."""
+        """The medians of all turns."""
         c, own = self.case, statistics.median(self.steps)
         units = own / statistics.median(self.units)
         return Timing(c.name, c.recipe, c.width, c.batch, own, units, self.arithmetic, self.peak)
@@ -273,7 +273,7 @@ def step_of(
 
 
 def seconds_of(work: Callable[[], object], times: int = 1) -> float:
-    """Of one call, the mean of several."""
+    """The seconds that one call takes, the mean over `times` calls."""
     start = time.perf_counter()
     for _ in range(times):
         work()

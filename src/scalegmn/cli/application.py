@@ -63,18 +63,17 @@ def _load_plugins(names: Sequence[str]) -> None:
 
 
 def create_app() -> typer.Typer:
-    """Return an application with the global options and no commands."""
+    """An application with the global options and no commands."""
     app = typer.Typer(name="scalegmn", rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.callback(epilog=examples("scalegmn COMMAND --help"))(_global_options)
     return app
 
 
 def examples(*lines: str) -> str:
-    r"""Return the end of a command's help: its examples, one on each line.
+    r"""The end of a command's help: its examples, one on each line.
 
-    Example:
-        >>> examples("scalegmn inspect model.pt")
-        'Example:\n\nscalegmn inspect model.pt'
+    >>> examples("scalegmn inspect model.pt")
+    'Example:\n\nscalegmn inspect model.pt'
     """
     from rich.markup import escape
 
@@ -84,11 +83,11 @@ def examples(*lines: str) -> str:
 def run(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code.
 
-    0 for success, 1 for a bug of ours or a closed pipe, 2 for bad input or usage, 130 for an interrupt.
+    The code is 0 for success, 1 for a bug of ours or a closed pipe, 2 for bad input or usage, 130 for an interrupt.
 
     Arguments:
-        app: the application whose command is run.
-        arguments: the words after the program's name; `--debug` may be anywhere before `--`.
+        app: The application whose command is run.
+        arguments: The words after the program's name; `--debug` may be anywhere before `--`.
     """
     arguments, debug = _take_debug(arguments)
     try:
@@ -121,7 +120,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Whether a request was larger than the machine; torch has no exception of its own for the processor's memory."""
+    """Whether memory ran out; torch has no exception of its own for that on the CPU."""
     words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
 
@@ -155,7 +154,7 @@ def main() -> NoReturn:
         code = run(app, sys.argv[1:])
         _answer_signals(signal.SIG_IGN)
     except KeyboardInterrupt:
-        # It came before the command began, or while the end was told.
+        # It came before the command began, or while its end was reported.
         _answer_signals(signal.SIG_IGN)
         code = _fail(INTERRUPTED, "interrupted", debug=False)
     sys.exit(code)

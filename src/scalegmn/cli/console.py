@@ -24,7 +24,7 @@ _PIPE_WIDTH = 120
 
 
 def stdout() -> Console:
-    """Return the console for a command's answer."""
+    """The console for a command's answer."""
     from rich.console import Console
 
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -32,7 +32,7 @@ def stdout() -> Console:
 
 
 def stderr() -> Console:
-    """Return the console for notes and progress, which are not part of the answer."""
+    """The console for notes and progress, which are not part of the answer."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
@@ -42,9 +42,9 @@ def check_out(out: Path, *suffixes: str, option: str = "out") -> None:
     """Refuse a file that cannot be written, before any work is done.
 
     Arguments:
-        out: the file.
-        suffixes: how its name may end.
-        option: what the command line calls it.
+        out: The file.
+        suffixes: How its name may end.
+        option: What the command line calls it.
     """
     if out.suffix.lower() not in suffixes:
         raise ScaleGMNError(f"{option}: expected a name that ends in {suffixes[0]}, got {out.name}")
@@ -74,9 +74,8 @@ def interruptible(say: Callable[[], str]) -> Iterator[None]:
 def number(value: float | None, form: str = ".4g") -> str:
     """Write a number for people; `-` if there is none.
 
-    Example:
-        >>> number(0.5), number(None), number(float("nan"))
-        ('0.5', '-', '-')
+    >>> number(0.5), number(None), number(float("nan"))
+    ('0.5', '-', '-')
     """
     return "-" if value is None or math.isnan(value) else format(value, form)
 
@@ -84,12 +83,11 @@ def number(value: float | None, form: str = ".4g") -> str:
 def print_json(value: Json) -> None:
     """Write `value` to stdout as strict JSON; numbers that JSON lacks (nan, inf) become null.
 
-    Example:
-        >>> print_json({"accuracy": 0.5, "loss": float("nan")})
-        {
-          "accuracy": 0.5,
-          "loss": null
-        }
+    >>> print_json({"accuracy": 0.5, "loss": float("nan")})
+    {
+      "accuracy": 0.5,
+      "loss": null
+    }
     """
     from ..core.schema import strict
 
@@ -100,13 +98,12 @@ def track(items: Iterable[T], description: str, *, total: int | None = None) -> 
     """Yield `items`, with a progress bar on stderr if that is a terminal.
 
     Arguments:
-        items: what to go through.
-        description: the words before the bar.
-        total: the number of items, if `items` has no length.
+        items: What to go through.
+        description: The words before the bar.
+        total: The number of items, if `items` has no length.
 
-    Example:
-        >>> list(track([1, 2, 3], "counting"))
-        [1, 2, 3]
+    >>> list(track([1, 2, 3], "counting"))
+    [1, 2, 3]
     """
     console = stderr()
     if not console.is_terminal:

@@ -87,7 +87,7 @@ class Architecture:
         return f"{sizes} [{', '.join(hidden) or 'linear'}]"
 
     def _repr_html_(self) -> str:
-        """For notebooks: one row per layer."""
+        """A table for notebooks: one row per layer."""
         rows = {
             f"{i} {self.roles[i]}": f"{layer.size} neurons, {layer.activation}, {self.groups[i].name}"
             for i, layer in enumerate(self.layers)

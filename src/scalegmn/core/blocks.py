@@ -83,7 +83,7 @@ def find_blocks(architecture: Architecture) -> tuple[tuple[Block, ...], ...]:
 
 
 class Classes(Generic[Key]):
-    """Union and find.
+    """Equivalence classes that can be joined (union-find).
 
     >>> same: Classes[str] = Classes()
     >>> same.join("a", "b")
@@ -249,7 +249,7 @@ class _Elimination:
         self.solved: dict[Place, Exponents] = {}
 
     def demand(self, row: Iterable[tuple[Place, float]]) -> None:
-        """The sum of coefficients times unknowns is zero."""
+        """Demand that the sum of coefficients times unknowns is zero."""
         total = self._sum(row)
         if total:
             pivot = max(total)

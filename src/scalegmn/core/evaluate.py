@@ -37,7 +37,7 @@ class Responses:
     post: tuple[Tensor, ...]
 
     def means(self) -> Responses:
-        """The same with maps averaged over space: (B, N, n) everywhere."""
+        """The same responses with maps averaged over space: (B, N, n) everywhere."""
         return Responses(tuple(map(spatial_mean, self.pre)), tuple(map(spatial_mean, self.post)))
 
 

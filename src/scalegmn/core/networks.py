@@ -239,22 +239,22 @@ class Networks:
 
     @property
     def weights(self) -> tuple[Tensor | None, ...]:
-        """Per connection (B, n_t, n_s / groups, K), (B, n) for one per neuron, None for a skip."""
+        """The weights of every connection: (B, n_t, n_s / groups, K); (B, n) for one per neuron; None for a skip."""
         return self.views.weights
 
     @property
     def biases(self) -> tuple[Tensor | None, ...]:
-        """Per layer (B, n), None if it has none."""
+        """The biases of every layer (B, n); None if it has none."""
         return self.views.biases
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the parameters."""
+        """The type of the parameters."""
         return self.parameters.dtype
 
     @property
     def device(self) -> torch.device:
-        """Device of the parameters."""
+        """The device of the parameters."""
         return self.parameters.device
 
     # -- batch -------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class Networks:
         return f"Networks({len(self)} x {self.architecture}, {self.dtype}, {self.device})"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """A table for notebooks."""
         a = self.architecture
         rows = {"architecture": a, "parameters": f"{a.parameters:,}", "type": self.dtype, "device": self.device}
         return html_table(f"{len(self):,} networks", rows)

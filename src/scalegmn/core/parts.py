@@ -103,7 +103,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Shared:
-    """A tensor that is used again: the weights of connection (the bias or slope of layer) `index` are those of `of`.
+    """One tensor in two places: connection (or layer) `index` uses the weights (or bias, or slope) of `of`.
 
     Arguments:
         kind: Which tensor.

@@ -159,7 +159,7 @@ def _decode_dataclass(kind: type, value: Mapping[str, Any], where: str) -> Any:
 
 
 def strict(value: Any) -> Any:
-    """The same with None for numbers that JSON lacks.
+    """The same value with None in place of numbers that JSON lacks.
 
     >>> strict({"loss": float("nan"), "step": 3})
     {'loss': None, 'step': 3}

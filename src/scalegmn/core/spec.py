@@ -19,7 +19,7 @@ S = TypeVar("S", bound="Spec")
 class Range:
     """The allowed values of a number: at least `low`, less than `below`.
 
-    `most` is so high that only a slip of the hand meets it; what lies beyond would need hours or all memory to build.
+    `most` is far above any useful value. It catches typing mistakes, which could otherwise cost hours or all memory.
 
     >>> Range(0, 1).check("dropout", 0.2)
     """
@@ -32,7 +32,7 @@ class Range:
         return f"at least {self.low:g}" + ("" if self.below == math.inf else f" and less than {self.below:g}")
 
     def check(self, name: str, value: float) -> None:
-        """Refuse a number outside."""
+        """Refuse a number outside the range."""
         if not self.low <= value < self.below:
             raise ScaleGMNError(f"{name}: expected {self}, got {value}")
         if value > self.most:

@@ -71,12 +71,12 @@ class Wiring:
     signs: list[Relation] = field(default_factory=list)
 
     def equal(self, *factors: Factor) -> None:
-        """The product of the factors is 1, in magnitude and sign."""
+        """Demand that the product of the factors is 1, in magnitude and sign."""
         self.scales.append(factors)
         self.signs.append(factors)
 
     def tie(self, target: Neurons, source: Neurons) -> None:
-        """Ranges of the same order; a wire between them carries the source's multiplier."""
+        """Demand that two ranges have the same order; a wire between them carries the source's multiplier."""
         self.ties.append((target, source))
 
     def grid(self, span: Neurons, groups: int) -> int:
@@ -163,7 +163,8 @@ def _constant(w: Wiring, c: Connection, source: Neurons, target: Neurons) -> Non
     rows = [c.constant[i : i + width] for i in range(0, len(c.constant), width)]
     if any(row != rows[0] for row in rows):
         w.pins.append(target)
-    if c.dense or c.groups not in (1, source.size):
+    depthwise = c.groups == source.size == target.size
+    if c.dense or (isinstance(c.map, Conv) and not depthwise):
         w.equal(Factor(target))
         w.equal(Factor(source, after=True))
         w.pins.append(source)

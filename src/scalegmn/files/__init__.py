@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from ..errors import ScaleGMNError
 
@@ -176,6 +176,20 @@ def make_directory(path: Path) -> None:
 
 
 @contextmanager
+def directory_for(path: Path) -> Iterator[Path]:
+    """Make a directory for what is written next; if nothing could be, and it is new, it is taken away again."""
+    new = not path.exists()
+    make_directory(path)
+    try:
+        yield path
+    except BaseException:
+        if new:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+@contextmanager
 def fresh_directory(out: str | Path) -> Iterator[Path]:
     """A temporary directory beside `out` that becomes `out` at the end, or is removed if something goes wrong."""
     out = Path(out)
@@ -251,10 +265,26 @@ def real_path(path: str | Path) -> Path:
 def read_bytes(path: Path, limit: int = 1 << 32) -> bytes:
     """The content of a file of at most `limit` bytes."""
     with open_file(path) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
+        content = read_at_most(file, limit)
+    if content is None:
         raise ScaleGMNError(f"{path}: expected at most {limit} bytes, found more")
     return content
+
+
+def read_at_most(file: IO[bytes] | io.BufferedIOBase, limit: int) -> bytes | None:
+    """The rest of an open file, block by block; nothing if it has more than `limit` bytes.
+
+    >>> import io
+    >>> read_at_most(io.BytesIO(b"abc"), 3), read_at_most(io.BytesIO(b"abcd"), 3)
+    (b'abc', None)
+    """
+    # Asked for all at once, it would first set aside memory for `limit` bytes.
+    content = bytearray()
+    while block := file.read(_BLOCK):
+        content += block
+        if len(content) > limit:
+            return None
+    return bytes(content)
 
 
 def read_json(path: Path) -> Any:

@@ -73,7 +73,7 @@ class Cloud:
         return replace(cloud, limit=cloud.distance(held_out).quantile(SHARE))
 
     def distance(self, points: Tensor) -> Tensor:
-        """Of points (B, d) from the nearest centre, in units of the limit (B,)."""
+        """The distance (B,) of points (B, d) from the nearest centre, in units of the limit."""
         # Not by products: their rounding matters where centres are close to each other.
         apart = (points[:, None] - self.centres) @ self.whitening
         found: Tensor = apart.norm(dim=2).amin(1) / self.limit

@@ -26,7 +26,7 @@ from ..zoo.store.zoo import Zoo
 from .spelling import Spelling, restated
 
 One = nn.Module | Mapping[str, Tensor] | str | Path | Networks | Zoo
-Source = One | Sequence[One]
+Readable = One | Sequence[One]
 # Networks that a model sees at a time.
 CHUNK = 256
 FAR = "far from the networks in training; the answer may mean nothing"
@@ -147,7 +147,7 @@ class Reading:
 
     @property
     def names(self) -> list[str]:
-        """One per network."""
+        """The names of all networks."""
         return [name for piece in self.pieces for name in piece.names]
 
     def notes(self) -> list[str]:
@@ -209,7 +209,7 @@ class Reader:
     layouts: tuple[Layout, ...] = ()
     restates: bool = False
 
-    def read(self, source: Source, hints: Hints) -> Reading:
+    def read(self, source: Readable, hints: Hints) -> Reading:
         """Read anything that holds networks.
 
         Arguments:

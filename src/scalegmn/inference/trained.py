@@ -17,7 +17,7 @@ from ..core.html import html_table
 from ..core.networks import Networks
 from ..core.schema import architecture_from_json, from_json
 from ..errors import ScaleGMNError
-from ..files import believing, write_json
+from ..files import believing, directory_for, write_json
 from ..files.tensors import read_tensors, write_tensors
 from ..models.heads import Editor, InvariantModel, Metanetwork
 from ..tasks import Task, build_model, task_from_json
@@ -29,7 +29,7 @@ from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
 from .places import CONFIG, FAMILIAR, WEIGHTS, find_model
-from .sources import Hints, Reader, Reading, Source
+from .sources import Hints, Readable, Reader, Reading
 from .strangers import look
 
 
@@ -106,7 +106,7 @@ class Trained:
         return f"Trained({self.config['model']['name']} for {self.task.name} of {built})"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """A table for notebooks."""
         parameters = sum(p.numel() for p in self.model.parameters())
         reads = "; ".join(map(str, self.model.architectures))
         rows = {"task": self.task.name, "reads": reads, "parameters": f"{parameters:,}", "device": self.device}
@@ -114,14 +114,14 @@ class Trained:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device on which it computes."""
         return next(self.model.parameters()).device
 
     # -- use ---------------------------------------------------------------------------------------------------
 
     def read(
         self,
-        source: Source,
+        source: Readable,
         *,
         activation: str | None = None,
         likes: Sequence[nn.Module] = (),
@@ -145,7 +145,9 @@ class Trained:
             return found
         return look(found, self.model, self.familiar, self._canvas())
 
-    def predict(self, source: Source | Reading, *, activation: str | None = None, top: int = 1) -> list[dict[str, Any]]:
+    def predict(
+        self, source: Readable | Reading, *, activation: str | None = None, top: int = 1
+    ) -> list[dict[str, Any]]:
         """One answer per network: its label with a probability, or a number.
 
         Arguments:
@@ -159,7 +161,7 @@ class Trained:
         found = self._reading(source, activation)
         return self.task.answers(self._run(found, lambda networks: self.task.respond(model, networks)), top=top)
 
-    def embed(self, source: Source | Reading, *, activation: str | None = None) -> Tensor:
+    def embed(self, source: Readable | Reading, *, activation: str | None = None) -> Tensor:
         """The invariant embedding (B, d) of every network.
 
         Arguments:
@@ -167,7 +169,7 @@ class Trained:
         """
         return self._run(self._reading(source, activation), self._invariant("embed").embed)
 
-    def edit(self, source: Source | Reading, *, activation: str | None = None) -> Any:
+    def edit(self, source: Readable | Reading, *, activation: str | None = None) -> Any:
         """Edited networks in the form in which they were given: modules, state dicts (also for files) or `Networks`.
 
         Arguments:
@@ -236,7 +238,7 @@ class Trained:
     def _dtype(self) -> torch.dtype:
         return next(self.model.parameters()).dtype
 
-    def _reading(self, source: Source | Reading, activation: str | None) -> Reading:
+    def _reading(self, source: Readable | Reading, activation: str | None) -> Reading:
         if isinstance(source, Reading):
             return source
         found = self.read(source, activation=activation)
@@ -258,12 +260,11 @@ class Trained:
 
     def save(self, directory: str | Path) -> None:
         """Write `config.json`, `model.safetensors` and the statistics of training networks; `load` reads them."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        write_tensors(directory / WEIGHTS, weights_of(self.model))
-        if self.familiar is not None:
-            write_tensors(directory / FAMILIAR, self.familiar.tensors())
-        write_json(directory / CONFIG, self.config)
+        with directory_for(Path(directory)) as folder:
+            write_tensors(folder / WEIGHTS, weights_of(self.model))
+            if self.familiar is not None:
+                write_tensors(folder / FAMILIAR, self.familiar.tensors())
+            write_json(folder / CONFIG, self.config)
 
     def save_pretrained(self, directory: str | Path) -> None:
         """The same with a model card, as huggingface_hub does it (extra `hub`)."""

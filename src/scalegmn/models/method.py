@@ -72,7 +72,7 @@ class Method:
 
     @property
     def year(self) -> int:
-        """Of the paper."""
+        """The year of the paper."""
         return int(self.paper[-4:])
 
     @property

@@ -40,8 +40,11 @@ class NormalisedSpec(PeerSpec):
 class Normalisation(nn.Module, ABC):
     """The input normalisation of a trunk.
 
-    >>> isinstance(normaliser("layer", [Architecture.mlp([2, 8, 1])]), Normalisation)
-    True
+    >>> networks = Networks(Architecture.mlp([2, 8, 1]), 5 * torch.randn(100, 33) + 3)
+    >>> normalise = normaliser("layer", [networks.architecture])
+    >>> normalise.fit([networks])
+    >>> print(f"{abs(normalise(networks).weights[0].mean()):.3f}")
+    0.000
     """
 
     @abstractmethod
@@ -62,7 +65,7 @@ class Unchanged(Normalisation):
     """
 
     def fit(self, training: Sequence[Networks]) -> None:
-        """Nothing to measure."""
+        """Does nothing: there is nothing to measure."""
 
     def forward(self, networks: Networks) -> Networks:
         """The networks themselves."""

@@ -54,10 +54,11 @@ class Trunk(nn.Module, ABC):
         architectures: Every architecture that it will read; sizes that must be fixed come from this list.
         spec: The options.
 
+    >>> import torch
     >>> from scalegmn import ScaleGMN
     >>> trunk = ScaleGMN([Architecture.mlp([2, 8, 1])], width=8)
-    >>> isinstance(trunk, Trunk)
-    True
+    >>> trunk(Networks(trunk.architectures[0], torch.randn(5, 33))).x(2).shape
+    torch.Size([5, 1, 8])
     """
 
     # Whether it reads layers of several blocks: concatenation, groups, products, attention, shared weights.
@@ -145,9 +146,12 @@ class Trunk(nn.Module, ABC):
 class EditingTrunk(Trunk, ABC):
     """A trunk whose states can become a value for every parameter, for an `Editor`.
 
+    >>> import torch
     >>> from scalegmn import ScaleGMN
-    >>> isinstance(ScaleGMN([Architecture.mlp([2, 8, 1])], width=8), EditingTrunk)
-    True
+    >>> trunk = ScaleGMN([Architecture.mlp([2, 8, 1])], width=8)
+    >>> write = trunk.writing(copies=2)
+    >>> write(trunk(Networks(trunk.architectures[0], torch.randn(5, 33)))).shape
+    torch.Size([5, 2, 33])
     """
 
     # Whether edits have a step size for every tensor of parameters, in units of typical values.

@@ -48,7 +48,9 @@ def build(name: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _is_private(path.parent.resolve()):
-            raise NoCompilerError(f"others can write to {path.parent}; run chmod go-w on it, or set XDG_CACHE_HOME")
+            raise NoCompilerError(
+                f"others can write to {path.parent}; make it yours alone (chmod go-w, chown), or set XDG_CACHE_HOME"
+            )
         if not _is_private(path):
             _compile(compiler, name, path)
     except OSError as error:

@@ -98,7 +98,7 @@ class Start(States):
     """The states before the first iteration.
 
     Arguments:
-        body: Whose first states.
+        body: The message passing that they start.
         networks: Of one architecture.
 
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
@@ -152,7 +152,7 @@ class Start(States):
         return init.encode_edge(self.symmetry, connection, reciprocal(w) if inverted else w)
 
     def settle(self, name: str, index: int) -> None:
-        """Nothing: there is nothing before them to let go of."""
+        """Does nothing: no earlier states are kept."""
 
 
 def _iterate(layer: PassingLayer, old: Given) -> Given:

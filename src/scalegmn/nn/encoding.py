@@ -49,7 +49,7 @@ class Positions(nn.Module):
         self.block = _table(max([n for n in several if n > 1], default=0), width)
 
     def forward(self, architecture: Architecture) -> list[Tensor]:
-        """Per layer (n, width)."""
+        """The encodings of all neurons, per layer (n, width)."""
         found = []
         for i, layer in enumerate(architecture.layers):
             match architecture.roles[i]:
@@ -90,7 +90,7 @@ class EdgePositions(nn.Module):
         self.connection = _table(max(len(a.connections) for a in architectures), width)
 
     def forward(self, symmetry: Symmetry, index: int) -> Tensor:
-        """Of one connection: broadcasts against (n_t, n_s, width)."""
+        """The encodings of the edges of one connection; they broadcast against (n_t, n_s, width)."""
         a = symmetry.architecture
         c = a.connections[index]
         p = self.connection[index].expand(1, 1, -1)
@@ -175,8 +175,8 @@ class FirstStates(nn.Module, ABC):
     >>> from scalegmn.core.groups import Sign
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
     >>> init = Init([a], Style((Sign,), (Sign,), 8), features=0, edge_positions=False)
-    >>> isinstance(init, FirstStates)
-    True
+    >>> init.encode_edge(Symmetry.full(a), 0, torch.randn(5, 8, 2, 1)).dense().shape
+    torch.Size([5, 8, 2, 8])
     """
 
     bias_gain: Tensor
@@ -308,7 +308,7 @@ class DualInit(nn.Module):
     def forward(
         self, symmetry: Symmetry, layer: int, x: Tensor, position: Tensor, features: Sequence[Tensor]
     ) -> Tensor:
-        """Of one layer (B, n, h), with its first states, encodings and gradients."""
+        """The first dual states (B, n, h) of one layer, from its first states, encodings and gradients."""
         d = torch.zeros_like(x)
         if not symmetry.is_hidden(layer):
             mlp = self.input if layer == 0 else self.output

@@ -24,8 +24,8 @@ class Form(ABC):
         symmetries: Of the architectures that it reads.
 
     >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1], "relu"))
-    >>> isinstance(Ours(PassingSpec(width=8), [symmetry]), Form)
-    True
+    >>> [form(PassingSpec(width=8, backward="auto"), [symmetry]).flow for form in FORMS.values()]
+    ['dual', 'reciprocal']
     """
 
     def __init__(self, spec: PassingSpec, symmetries: Sequence[Symmetry]) -> None:
@@ -63,7 +63,7 @@ class Form(ABC):
 
     @abstractmethod
     def layer(self, *, edges: bool) -> PassingLayer:
-        """One iteration."""
+        """The functions of one iteration."""
 
     def inverts(self, symmetry: Symmetry, connection: int) -> bool:
         """Whether backward edges start from 1/w."""

@@ -58,13 +58,15 @@ class Invariant(nn.Module, ABC):
     """A net that does not see multipliers from one group. The equations use it only as a factor.
 
     >>> from scalegmn.core.groups import Sign
-    >>> isinstance(ScaleInvariant(Sign, [3], 4), Invariant)
-    True
+    >>> net, x = ScaleInvariant(Sign, [3], 4), Edge(torch.randn(5, 8, 2, 3))
+    >>> product = GatedProduct(torch.randn(4, 3), x)
+    >>> net.times(product).shape  # Gamma x times the net
+    torch.Size([5, 8, 2, 4])
     """
 
     @abstractmethod
     def times(self, p: GatedProduct) -> Tensor:
-        """The product."""
+        """The product of x with this net (`GatedProduct`)."""
 
 
 class LearnedInvariant(Invariant):
@@ -236,7 +238,7 @@ class PaperInvariant(LearnedInvariant):
         Arguments:
             xs: The vectors.
             edges: The shape.
-            matrix: A linear map of the result, if not the result itself is wanted.
+            matrix: A linear map to apply to the result, if any.
         """
         # Ends are transformed once each, not once per edge; what is left of the first map is a sum.
         terms = [self.mapped(i, Edge(x), m) for i, (x, m) in enumerate(zip(xs, self._maps(), strict=True))]
@@ -252,7 +254,9 @@ class PaperInvariant(LearnedInvariant):
 
 
 class Along(NamedTuple):
-    """What a net makes of vectors that broadcast along edges, as a context: a map of it is one with its last map.
+    """The output of a net on vectors that broadcast along edges, as a context.
+
+    It is not computed by itself: a linear map of it is merged with the last map of the net.
 
     Arguments:
         invariant: The net.
@@ -270,7 +274,7 @@ class Along(NamedTuple):
     edges: Sequence[int]
 
     def mapped(self, matrix: Tensor) -> Tensor:
-        """A linear map (m, outputs) of it."""
+        """A linear map (m, outputs) of the output."""
         return self.invariant.along(self.xs, self.edges, matrix)
 
 

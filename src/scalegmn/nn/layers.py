@@ -33,8 +33,11 @@ class PassingLayer(nn.Module, ABC):
         style: What all layers share.
         edges: Whether edges are updated.
 
-    >>> issubclass(PassingLayer, nn.Module)
-    True
+    >>> from scalegmn.core.groups import Sign
+    >>> layer = ForwardLayer(Style((Sign,), (Sign,), 4), edges=False)
+    >>> layer.d(Iteration.__new__(Iteration), 1)
+    Traceback (most recent call last):
+    NotImplementedError: ForwardLayer has no dual states
     """
 
     duals = False
@@ -128,8 +131,9 @@ class GraphLayer(PassingLayer):
     Arguments:
         style, edges: As in `PassingLayer`.
 
-    >>> issubclass(GraphLayer, PassingLayer)
-    True
+    >>> from scalegmn.core.groups import Sign
+    >>> [name for name, _ in ForwardLayer(Style((Sign,), (Sign,), 4), edges=True).named_children()]
+    ['message', 'update', 'invariant', 'edge_update']
     """
 
     messages = 1
@@ -191,8 +195,17 @@ class Iteration(States):
         layer: The functions of this iteration.
         old: The states before.
 
-    >>> issubclass(Iteration, States)
-    True
+    >>> from scalegmn.core.architecture import Architecture
+    >>> from scalegmn.nn.body import MessagePassing, Start
+    >>> from scalegmn.nn.spec import PassingSpec
+    >>> from scalegmn.testing import random_networks
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> body = MessagePassing([a], PassingSpec(width=4, layers=1)).double()
+    >>> new = Iteration(body.layers[0], Start(body, random_networks(a, 5)))
+    >>> new.found  # nothing yet
+    {}
+    >>> new.x(2).shape, list(new.found)
+    (torch.Size([5, 1, 4]), [('x', 2)])
     """
 
     def __init__(self, layer: PassingLayer, old: States) -> None:

@@ -85,7 +85,7 @@ class Update(nn.Module):
         self.output = nets.mlp(fixed, w)
 
     def ignore(self, columns: slice) -> None:
-        """Start as if these entries of [x, m] were not there; training can bring them in."""
+        """Start with weights of zero for these entries of [x, m]; training can change them."""
         maps = ("hidden.gamma.0.weight", ".first.0.weight", "input.first.weight", "output.first.weight")
         with torch.no_grad():
             for name, weight in self.named_parameters():

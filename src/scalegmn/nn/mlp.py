@@ -22,7 +22,7 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Over the last dimension."""
+        """Normalise the last dimension."""
         normal: Tensor = F.layer_norm(x, self.normalized_shape, eps=self.eps)
         return normal * self.weight + self.bias
 

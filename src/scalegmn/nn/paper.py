@@ -1,6 +1,6 @@
 r"""One iteration of message passing as printed in the paper (section 5, A.1.2 to A.1.4 and A.2).
 
-In all of them p are positional encodings of the receiver, of the sender and of the edge, if there are any.
+In all equations, p are positional encodings of the receiver, of the sender and of the edge, if there are any.
 """
 
 from __future__ import annotations
@@ -68,8 +68,10 @@ class PaperStyle:
 class Hadamard(RescaleEquivariant):
     """`RescaleEquivariant` with the same interface as `Outer`.
 
-    >>> issubclass(Hadamard, RescaleEquivariant)
-    True
+    >>> from scalegmn.core.groups import Sign
+    >>> y, e = torch.randn(5, 2, 4), Edge(torch.randn(5, 8, 2, 4))
+    >>> Hadamard(4, 4, 4).of(Sign, y, e, lift=Phi(), by_target=False).dense().shape
+    torch.Size([5, 8, 2, 4])
     """
 
     def of(self, group: Group, y: Tensor, e: Edge, *, lift: Phi, by_target: bool) -> Edge:
@@ -160,9 +162,11 @@ class InvariantEdgeUpdate(nn.Module):
         style: What all functions have in common.
 
     >>> from scalegmn.core.groups import Sign
-    >>> style = PaperStyle(Style((Sign,), (Sign,), 4))
-    >>> isinstance(InvariantEdgeUpdate(style), nn.Module)
-    True
+    >>> style = PaperStyle(Style((Sign,), (Sign,), 4, Nets(kind=PaperInvariant)))
+    >>> way = Way(Symmetry.full(Architecture.mlp([2, 8, 1], "tanh")), 0)
+    >>> x, y, e = torch.randn(5, 8, 4), torch.randn(5, 2, 4), Edge(torch.randn(5, 8, 2, 4))
+    >>> InvariantEdgeUpdate(style)(way, x, y, e, []).dense().shape
+    torch.Size([5, 8, 2, 4])
     """
 
     def __init__(self, style: PaperStyle) -> None:
@@ -190,8 +194,10 @@ class ReciprocalEdgeUpdate(nn.Module):
 
     >>> from scalegmn.core.groups import PositiveScale as Group
     >>> update = ReciprocalEdgeUpdate(PaperStyle(Style((Group,), (Group,), 4)))
-    >>> isinstance(update, nn.Module)
-    True
+    >>> way = Way(Symmetry.full(Architecture.mlp([2, 8, 1], "relu")), 0)
+    >>> x, y, e = torch.randn(5, 8, 4), torch.randn(5, 2, 4), Edge(torch.randn(5, 8, 2, 4))
+    >>> update(way, x, y, e, []).dense().shape
+    torch.Size([5, 8, 2, 4])
     """
 
     def __init__(self, style: PaperStyle) -> None:
@@ -222,8 +228,8 @@ class PaperLayer(PassingLayer):
 
     >>> from scalegmn.core.groups import Sign
     >>> style = PaperStyle(Style((Sign,), (Sign,), 4))
-    >>> isinstance(PaperForward(style, edges=True), PaperLayer)
-    True
+    >>> [name for name, _ in PaperForward(style, edges=True).named_children()]
+    ['message', 'update', 'edge_update']
     """
 
     def __init__(self, style: PaperStyle, *, edges: bool, messages: int) -> None:
@@ -244,7 +250,7 @@ class PaperLayer(PassingLayer):
         return self.updated(step, Way(step.symmetry, connection), step.old.e(connection), self.edge_update)
 
     def updated(self, step: Iteration, way: Way, e: Edge, update: EdgeUpdates | None) -> Edge:
-        """New states of edges."""
+        """The new states of the edges of one connection."""
         if update is None:
             return e
         old = step.old
@@ -263,7 +269,8 @@ class PaperLayer(PassingLayer):
 class PaperForward(PaperLayer):
     """Messages along the connections only: ScaleGMN.
 
-    >>> issubclass(PaperForward, PaperLayer)
+    >>> from scalegmn.nn.forms import Paper
+    >>> Paper.layers["none"] is PaperForward
     True
     """
 
@@ -278,7 +285,8 @@ class PaperForward(PaperLayer):
 class PaperShared(PaperLayer):
     """Messages in both directions along the same edges: ScaleGMN-B for signs, where 1/q = q.
 
-    >>> issubclass(PaperShared, PaperLayer)
+    >>> from scalegmn.nn.forms import Paper
+    >>> Paper.layers["shared"] is PaperShared
     True
     """
 
@@ -300,7 +308,8 @@ class PaperShared(PaperLayer):
 class PaperReciprocal(PaperShared):
     """Backward messages along edges of their own, which start from 1/w: ScaleGMN-B for positive scales.
 
-    >>> issubclass(PaperReciprocal, PaperLayer)
+    >>> from scalegmn.nn.forms import Paper
+    >>> Paper.layers["reciprocal"] is PaperReciprocal
     True
     """
 
@@ -324,8 +333,11 @@ class PaperInit(FirstStates):
     Arguments:
         architectures, style, features, edge_positions: As in `FirstStates`.
 
-    >>> issubclass(PaperInit, FirstStates)
-    True
+    >>> from scalegmn.core.groups import Sign
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> init = PaperInit([a], Style((Sign,), (Sign,), 8), features=0, edge_positions=True)
+    >>> init.encode_edge(Symmetry.full(a), 0, torch.randn(5, 8, 2, 1)).dense().shape
+    torch.Size([5, 8, 2, 8])
     """
 
     def __init__(
@@ -345,4 +357,4 @@ class PaperInit(FirstStates):
         return Edge(self.edge_net.on_edges(symmetry.edge_group(connection), Edge(full), [p]))
 
     def measure(self, training: Sequence[Networks]) -> None:
-        """Nothing: the paper does not normalise its inputs."""
+        """Does nothing: the paper does not normalise its inputs."""

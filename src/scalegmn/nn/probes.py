@@ -68,22 +68,22 @@ class Probes(nn.Module):
 
     @property
     def count(self) -> int:
-        """P."""
+        """The number of probes P."""
         return self.inputs.shape[0]
 
     def responses(self, networks: Networks) -> list[Tensor]:
-        """Per layer (B, n, P), moving as q; outputs at the output layer."""
+        """Every neuron's responses to the probes, per layer (B, n, P), moving as q; outputs at the output layer."""
         x = self.inputs.to(networks.dtype).unsqueeze(0)
         r = respond(networks.architecture, networks.views, x)
         return self._scaled([*r.pre[:-1], r.post[-1]], self.gain, len(networks))
 
     def outputs(self, networks: Networks) -> list[Tensor]:
-        """Per layer (B, n, P): the post-activations."""
+        """The post-activations at the probes, per layer (B, n, P)."""
         x = self.inputs.to(networks.dtype).unsqueeze(0)
         return self._scaled(respond(networks.architecture, networks.views, x).post, self.gain, len(networks))
 
     def responses_and_gradients(self, networks: Networks) -> tuple[list[Tensor], list[Tensor]]:
-        """The same, and per layer the gradients (B, n, P) of the summed outputs, moving as 1/q."""
+        """`responses`, and per layer the gradients (B, n, P) of the summed outputs, moving as 1/q."""
         x = self.inputs.to(networks.dtype).unsqueeze(0)
         r, g = respond_with_gradients(networks.architecture, networks.views, x)
         batch = len(networks)

@@ -125,10 +125,15 @@ class ParameterReadout(nn.Module):
         kernel: The shape of the weights on an edge, the largest there is.
         copies: Number of parameter sets.
 
-    >>> from scalegmn.core.groups import Sign
-    >>> readout = ParameterReadout(Style((Sign,), (Sign,), 4), (), copies=2)
-    >>> isinstance(readout, nn.Module)
-    True
+    >>> from scalegmn.core.architecture import Architecture
+    >>> from scalegmn.nn.body import MessagePassing
+    >>> from scalegmn.nn.spec import PassingSpec
+    >>> from scalegmn.testing import random_networks
+    >>> a = Architecture.mlp([2, 8, 1], "tanh")
+    >>> body = MessagePassing([a], PassingSpec(width=4, layers=1), last_edges=True).double()
+    >>> readout = ParameterReadout(body.style, (), copies=2).double()
+    >>> a.parameters, readout(body(random_networks(a, 5))).shape
+    (33, torch.Size([5, 2, 33]))
     """
 
     def __init__(self, style: Style, kernel: tuple[int, ...], *, copies: int) -> None:
@@ -144,7 +149,7 @@ class ParameterReadout(nn.Module):
         return f"copies: {self.copies}"
 
     def forward(self, states: States) -> Tensor:
-        """(B, copies, P)."""
+        """The direction (B, copies, P)."""
         symmetry = states.symmetry
         a = symmetry.architecture
         last = states.x(len(a.layers) - 1)

@@ -31,8 +31,8 @@ class States(ABC):
     >>> symmetry = Symmetry.full(Architecture.mlp([2, 8, 1]))
     >>> x = {i: torch.randn(5, n, 4) for i, n in enumerate((2, 8, 1))}
     >>> states = Given(symmetry, [torch.zeros(n, 0) for n in (2, 8, 1)], (x, {}, {}, {}))
-    >>> isinstance(states, States)
-    True
+    >>> states.x(1).shape, states.positions[1].shape
+    (torch.Size([5, 8, 4]), torch.Size([8, 0]))
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class States(ABC):
 
     @abstractmethod
     def settle(self, name: str, index: int) -> None:
-        """What happens once a state of a layer or connection has been computed."""
+        """Called once a state of a layer or connection has been computed."""
 
 
 def kept(compute: Callable[[S, int], T]) -> Callable[[S, int], T]:
@@ -124,4 +124,4 @@ class Given(States):
         return self.parts[3][connection]
 
     def settle(self, name: str, index: int) -> None:
-        """Nothing: there is nothing before them to let go of."""
+        """Does nothing: no earlier states are kept."""

@@ -64,7 +64,8 @@ class Symmetry:
         if isinstance(c.map, Skip):
             one = self.ranges(connection)[0].size == 1
             return one and size > 1 and isinstance(self.architecture.layers[c.target].combine, Product)
-        return c.dense or (isinstance(c.map, Conv) and c.groups < size)
+        depthwise = c.groups == size == self.ranges(connection)[0].size
+        return c.dense or (isinstance(c.map, Conv) and not depthwise)
 
     def ranges(self, connection: int) -> tuple[Neurons, Neurons]:
         """The ranges of source and target that a connection joins."""

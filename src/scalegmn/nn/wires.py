@@ -24,7 +24,7 @@ def wire(states: States, connection: int) -> Edge | None:
     """The edge states of a wire into a product or an attention; None for all other connections.
 
     Arguments:
-        states: Whose vertex states.
+        states: The states of the vertices at its ends.
         connection: The connection.
     """
     a = states.symmetry.architecture

@@ -22,19 +22,19 @@ class Audit:
     Arguments:
         indices: Which networks of the zoo (N,).
         plain: The answers about them.
-        moved: The answers about their copies.
+        transformed: The answers about their copies.
         changed: The fraction of networks whose copy gets another class; None if there are no classes.
     """
 
     indices: Tensor
     plain: Evaluation
-    moved: Evaluation
+    transformed: Evaluation
     changed: float | None
 
     @property
     def change(self) -> Tensor:
         """The largest change of an output of each network (N,)."""
-        return (self.moved.outputs - self.plain.outputs).abs().reshape(len(self.indices), -1).amax(1)
+        return (self.transformed.outputs - self.plain.outputs).abs().reshape(len(self.indices), -1).amax(1)
 
 
 def ask_copies(trained: Trained, zoo: Zoo, indices: Tensor, *, seed: int = 0) -> Audit:
@@ -59,11 +59,11 @@ def ask_copies(trained: Trained, zoo: Zoo, indices: Tensor, *, seed: int = 0) ->
             transform_seed=transform_seed,
         )
 
-    plain, moved = ask(None), ask(seed)
+    plain, transformed = ask(None), ask(seed)
     changed = None
     if isinstance(trained.task, Classification):
-        changed = (plain.outputs.argmax(1) != moved.outputs.argmax(1)).double().mean().item()
-    return Audit(indices, plain, moved, changed)
+        changed = (plain.outputs.argmax(1) != transformed.outputs.argmax(1)).double().mean().item()
+    return Audit(indices, plain, transformed, changed)
 
 
 def sample(zoo: Zoo, split: str, limit: int) -> Tensor:

@@ -56,7 +56,7 @@ class Fresh:
         return sum(a == b for a, b in zip(self.answers, self.labels, strict=True))
 
 
-def ask_shipped(count: int = 20) -> Fresh:
+def ask_shipped(count: int) -> Fresh:
     """Fit networks to images from another source than those of the model `mnist`, and let it read them.
 
     The images are scikit-learn's digits, which other people wrote, enlarged to the size of those of MNIST.
@@ -128,7 +128,7 @@ def demo_report(recipes: Iterable[str], out: Path, page: Path) -> dict[str, dict
         (run,) = series.runs
         found[run.path.name] = {
             "accuracy": audit.plain.metrics["accuracy"],
-            "accuracy_transformed": audit.moved.metrics["accuracy"],
+            "accuracy_transformed": audit.transformed.metrics["accuracy"],
             "answers_changed": audit.changed or 0.0,
             "largest_change": audit.change.max().item(),
             "seconds": run.results["seconds"],

@@ -75,7 +75,7 @@ def _section(finding: Finding) -> str:
 
 
 def heading(task: Task) -> str:
-    """What a task is called.
+    """The heading of the runs of one task.
 
     >>> heading(Regression("test_accuracy"))
     'Regression of test_accuracy'
@@ -83,7 +83,7 @@ def heading(task: Task) -> str:
     if isinstance(task, Editing):
         return f"Editing: {task.target}"
     assert isinstance(task, Classification | Regression)
-    return f"{task.name.capitalize()} of {task.column}"
+    return f"{task.name.capitalize()} {'by' if isinstance(task, Classification) else 'of'} {task.column}"
 
 
 # -- results ---------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def _audit(finding: Finding) -> str:
         change = torch.cat([a.change for a in audits])
         strips.append((i, series.label, change))
         cells = [Cell(series.label, swatch=colour(i)), Cell(", ".join(series.symmetries) or "none")]
-        cells += [Cell(_of(audits, metric, moved)) for moved in (False, True)]
+        cells += [Cell(_of(audits, metric, transformed)) for transformed in (False, True)]
         if classes:
             cells.append(Cell(spread([a.changed for a in audits if a.changed is not None], percent)))
         rows.append([*cells, Cell(f"{change.max().item():.1e}")])
@@ -313,8 +313,8 @@ def _audit(finding: Finding) -> str:
     return f'<p class="note">{text}</p>{rows_of}<figure>{figures.changes(strips)}</figure>'
 
 
-def _of(audits: Sequence[Audit], metric: str, moved: bool) -> str:
-    values = [(a.moved if moved else a.plain).metrics[metric] for a in audits]
+def _of(audits: Sequence[Audit], metric: str, transformed: bool) -> str:
+    values = [(a.transformed if transformed else a.plain).metrics[metric] for a in audits]
     return spread(values, _format(metric))
 
 

@@ -113,7 +113,7 @@ class Frame:
         x_ends, y_ends = bounds(xs), bounds(ys)
         if square:
             x_ends = y_ends = min(x_ends[0], y_ends[0]), max(x_ends[1], y_ends[1])
-        x = Axis(*x_ends, 52, width - 12)
+        x = Axis(*x_ends, 60, width - 12)
         return Frame(x, Axis(*y_ends, height - 44, 12), x_label, y_label, width, height)
 
     def draw(self, content: str, name: str) -> str:

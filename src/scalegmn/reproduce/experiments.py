@@ -135,7 +135,7 @@ class Experiment:
     """One run: a recipe file with a zoo, a seed, and perhaps another budget.
 
     Arguments:
-        dataset, method, seed: Which.
+        dataset, method, seed: What is trained on which networks, and with which seed.
         values: The recipe as nested dictionaries.
         recipe: The same, checked.
         grid: Lists of values by dotted key, of which the best on validation networks is used; empty if there is
@@ -151,7 +151,7 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """Of the record."""
+        """The name of the run and its record."""
         return run_name(self.dataset, self.method, self.seed)
 
 
@@ -191,7 +191,7 @@ def experiments(
     """A method on a dataset with the first few seeds; empty if the scale has no recipe for it.
 
     Arguments:
-        dataset, method: Which.
+        dataset, method: The method and the dataset.
         seeds: How many.
         place: The scale, and where its zoos are.
         minutes: The budget of each run, instead of that of the recipe.

@@ -23,19 +23,19 @@ from .experiments import Contender, Dataset, Experiment
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What became of something that was trained.
+    """The outcome of a training run.
 
     Arguments:
-        dataset, method: Which.
+        dataset, method: What was trained, on which networks.
         metric: The name of the value.
         val: On the validation networks, at the best validation; None where it is undefined.
         epochs: Passes over the training networks.
-        seconds: Of one core, for training and validation.
-        recipe: The whole recipe; the zoo by its name.
-        versions: Of what the numbers depend on.
+        seconds: Processor time of one core, for training and validation.
+        recipe: The whole recipe, with the name of the zoo in place of its path.
+        versions: Of the software that the numbers depend on.
         zoo: Its number of networks and checksum; where it has them, the published collection that it came from and
             `tau_cap`, the tau that a perfect predictor without ties would have on the test networks.
-        machine: Where.
+        machine: The machine that it ran on.
     """
 
     dataset: str
@@ -69,10 +69,10 @@ def measured(dataset: Dataset, method: Contender, run: Run) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Measured):
-    """What became of one run.
+    """The outcome of a run that belongs to a table.
 
     Arguments:
-        seed: Which.
+        seed: The seed of the run.
         value: On the test networks, at the best validation.
         parameters: Of the model.
         transformed: The value on randomly permuted and rescaled copies of the test networks.
@@ -92,8 +92,8 @@ def write_record(folder: Path, published: Path | None, experiment: Experiment, r
     Arguments:
         folder: Of the records.
         published: The collection that the networks came from, if any.
-        experiment: What was to be trained.
-        run: Where it was trained.
+        experiment: The experiment.
+        run: Its run directory.
     """
     results, config, metric = run.results(), run.config(), experiment.dataset.metric
     zoo = unchanged_zoo(config["recipe"]["zoo"], config["zoo"]["sha256"])

@@ -34,7 +34,7 @@ def table_data(
     """A table as plain values.
 
     Arguments:
-        table: Which.
+        table: The table.
         records: All that there are.
         scale: `small` or `paper`.
         pictures: The folder of the pictures of distributions.
@@ -208,7 +208,7 @@ def footers(data: dict[str, Any]) -> list[str]:
     given = [f"{c['title']} ({c['published']})" for c in data["datasets"] if c["published"]]
     lines = [f"Largest tau that equal accuracies allow: {', '.join(caps)}."] if caps else []
     lines += [f"Published networks: {', '.join(given)}."] if given else []
-    lines += [f"Not the paper's model: {words}." for words in _differences(data)]
+    lines += [f"Differs from the paper's model: {words}." for words in _differences(data)]
     if data["trials"]:
         titles = "; ".join(METHODS[method].title for method in data["trials"])
         lines.append(

@@ -24,7 +24,6 @@ def missing(
     methods: Sequence[str],
     seeds: int,
     place: Folders,
-    results: Path,
     minutes: float | None = None,
 ) -> list[Experiment]:
     """The experiments of which there is no record with the same recipe; all methods with the first seed come first.
@@ -34,11 +33,10 @@ def missing(
 
     Arguments:
         datasets, methods, seeds: What is wanted.
-        place: The scale, and where its zoos are.
-        results: The folder of the records.
+        place: The scale, and where its zoos and records are.
         minutes: The budget of each run, instead of that of its recipe.
     """
-    records = read_records(results)
+    records = read_records(place.results)
     found = []
     for dataset in (DATASETS[name] for name in datasets):
         known = checksums(dataset.zoo, place)
@@ -56,8 +54,6 @@ def missing(
 def perform(
     todo: Sequence[Experiment],
     place: Folders,
-    runs: Path,
-    results: Path,
     *,
     lanes: int | None = None,
     watch: Watch | None = None,
@@ -67,9 +63,7 @@ def perform(
 
     Arguments:
         todo: What to train.
-        place: Where zoos and images are.
-        runs: The folder of the runs.
-        results: The folder of the records.
+        place: Where zoos, images, runs and records are.
         lanes, watch: As in `train_recorded`.
         tell: Called with a line about each step.
     """
@@ -80,12 +74,12 @@ def perform(
         if tell is not None:
             origin = "fitted by us" if source is None else f"published, from {source}"
             tell(f"{dataset.title}: {len(zoo):,} networks ({origin}), {len(here)} runs")
-        named = {run_folder(e.name, e.recipe): e for e in (tuned(e, runs, lanes, watch) for e in here)}
+        named = {run_folder(e.name, e.recipe): e for e in (tuned(e, place.runs, lanes, watch) for e in here)}
 
         def record(name: str, run: Run, named: Mapping[str, Experiment] = named, source: Path | None = source) -> None:
-            write_record(results, source, named[name], run)
+            write_record(place.results, source, named[name], run)
 
-        train_recorded({name: e.recipe for name, e in named.items()}, runs, record, lanes=lanes, watch=watch)
+        train_recorded({name: e.recipe for name, e in named.items()}, place.runs, record, lanes=lanes, watch=watch)
 
 
 def train_recorded(
@@ -96,12 +90,12 @@ def train_recorded(
     lanes: int | None,
     watch: Watch | None,
 ) -> None:
-    """Train recipes, each in its folder; what was begun before goes on, and each finished run is recorded at once.
+    """Train recipes, each in its folder; runs begun before continue, and each finished run is recorded at once.
 
     Arguments:
         recipes: By the name of the run.
         runs: The folder of the runs.
-        record: Called once with every run that is finished, also if it was before and only its record is gone.
+        record: Called once with every finished run, even if it was finished before and only its record is missing.
         lanes: How many at the same time; one for each core if omitted. Each has one thread.
         watch: As in `train_all`.
     """
@@ -125,8 +119,9 @@ def tuned(experiment: Experiment, runs: Path, lanes: int | None = None, watch: W
     The trials are ordinary runs: what was trained before is not trained again.
 
     Arguments:
-        experiment: Which.
-        runs, lanes, watch: As in `perform`.
+        experiment: The experiment, with its grid.
+        runs: The folder of the runs.
+        lanes, watch: As in `perform`.
     """
     if not experiment.grid:
         return experiment

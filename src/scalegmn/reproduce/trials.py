@@ -36,7 +36,7 @@ class Trial:
     """One method with one choice of settings.
 
     Arguments:
-        dataset, method: Which.
+        dataset, method: What is trained on which networks.
         number: Its number among the trials of the method.
         changes: What differs from the method's own recipe, by dotted key.
         recipe: The whole recipe.
@@ -50,7 +50,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its record."""
+        """The name of its record."""
         return run_name(self.dataset, self.method, self.number)
 
     @property
@@ -82,7 +82,7 @@ def trials(table: ResultTable, method: str, place: Folders, minutes: float | Non
 
     Arguments:
         table: Of which table.
-        method: Which.
+        method: The method.
         place: The scale, and where its zoos are.
         minutes: Of each, instead of what the recipe says.
 
@@ -115,10 +115,10 @@ def _change(key: str, value: Any, own: Mapping[str, Any]) -> tuple[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord(Measured):
-    """What became of a trial; nothing is known of test networks.
+    """The outcome of a trial, on validation networks only.
 
     Arguments:
-        number, changes: Which.
+        number, changes: As in `Trial`.
     """
 
     number: int
@@ -153,18 +153,15 @@ def recorded(trial: Trial, outcomes: Sequence[TrialRecord], place: Folders) -> T
     return None
 
 
-def unanswered(
-    table: ResultTable, methods: Sequence[str], place: Folders, results: Path, minutes: float | None = None
-) -> list[Trial]:
+def unanswered(table: ResultTable, methods: Sequence[str], place: Folders, minutes: float | None = None) -> list[Trial]:
     """The trials without a record; the first of every method come before the second ones.
 
     Arguments:
-        table, methods: Which.
-        place: The scale, and where its zoos are.
-        results: The folder of the records.
+        table, methods: The table and its methods.
+        place: The scale, and where its zoos and records are.
         minutes: Of each, instead of what the recipe says.
     """
-    outcomes = read_outcomes(results)
+    outcomes = read_outcomes(place.results)
     asked = [trial for method in methods for trial in trials(table, method, place, minutes)]
     left = [trial for trial in asked if recorded(trial, outcomes, place) is None]
     return sorted(left, key=lambda trial: trial.number)
@@ -173,8 +170,6 @@ def unanswered(
 def conduct(
     todo: Sequence[Trial],
     place: Folders,
-    runs: Path,
-    results: Path,
     *,
     lanes: int | None = None,
     watch: Watch | None = None,
@@ -182,23 +177,25 @@ def conduct(
     """Train trials; each leaves its record at once, and unfinished ones continue.
 
     Arguments:
-        todo, place, runs, results, lanes, watch: As in `perform`.
+        todo, place, lanes, watch: As in `perform`.
     """
     named = {trial.folder: trial for trial in todo}
     for zoo in dict.fromkeys(trial.dataset.zoo for trial in todo):
         open_zoo(zoo, place)
     recipes = {name: trial.recipe for name, trial in named.items()}
-    train_recorded(recipes, runs, lambda name, run: _write(results, named[name], run), lanes=lanes, watch=watch)
+    train_recorded(
+        recipes, place.runs, lambda name, run: _write(place.results, named[name], run), lanes=lanes, watch=watch
+    )
 
 
-def winner(table: ResultTable, method: str, place: Folders, results: Path, minutes: float | None = None) -> Trial:
+def winner(table: ResultTable, method: str, place: Folders, minutes: float | None = None) -> Trial:
     """The best trial on validation networks (the first, if several are equal); all of them must have a record.
 
     Arguments:
-        table, method: Which.
-        place, results, minutes: As in `unanswered`.
+        table, method: The table and the method.
+        place, minutes: As in `unanswered`.
     """
-    outcomes = read_outcomes(results)
+    outcomes = read_outcomes(place.results)
     asked = trials(table, method, place, minutes)
     found = [recorded(trial, outcomes, place) for trial in asked]
     sign = 1.0 if task_class(asked[0].recipe.task.name).maximise else -1.0
@@ -206,7 +203,7 @@ def winner(table: ResultTable, method: str, place: Folders, results: Path, minut
     def score(trial: Trial) -> float:
         outcome = found[trial.number]
         if outcome is None:
-            raise ScaleGMNError(f"trials: {trial.name} has no record in {results / 'trials'}; run it first")
+            raise ScaleGMNError(f"trials: {trial.name} has no record in {place.results / 'trials'}; run it first")
         return -float("inf") if outcome.val is None else sign * outcome.val
 
     return max(asked, key=score)

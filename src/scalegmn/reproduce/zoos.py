@@ -40,6 +40,7 @@ class Folders:
         images: The folder of the image files.
         report: As in `build_inr_zoo`.
         published: The folder of published collections, which are used if they are there.
+        runs, results: The folders of the runs and of the records of this scale.
     """
 
     scale: Scale
@@ -47,6 +48,8 @@ class Folders:
     images: Path | None
     report: Report | None = None
     published: Path | None = None
+    runs: Path = Path("runs")
+    results: Path = Path("results")
 
 
 def collection(name: str, place: Folders) -> Path | None:

@@ -19,7 +19,7 @@ TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Reg
 
 
 def task_class(name: str) -> type[Task]:
-    """The task of a name."""
+    """The class of the task with this name."""
     return known("task", name, TASKS)
 
 

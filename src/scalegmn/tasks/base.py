@@ -21,7 +21,7 @@ Head = Literal["invariant", "equivariant"]
 
 @dataclass(frozen=True, repr=False)
 class NoOptions(Spec):
-    """A head without options."""
+    """The options of a head that has none."""
 
 
 @dataclass(frozen=True)

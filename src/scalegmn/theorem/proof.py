@@ -35,7 +35,7 @@ class StateChannels:
 
     @property
     def width(self) -> int:
-        """Of a state."""
+        """The number of channels of a state."""
         return 1 + 4 * self.count
 
     def part(self, index: int) -> slice:
@@ -44,22 +44,22 @@ class StateChannels:
 
     @property
     def pre(self) -> slice:
-        """Pre-activations."""
+        """The channels of the pre-activations."""
         return self.part(0)
 
     @property
     def post(self) -> slice:
-        """Post-activations."""
+        """The channels of the post-activations."""
         return self.part(1)
 
     @property
     def pre_gradient(self) -> slice:
-        """Gradients at pre-activations."""
+        """The channels of the gradients at pre-activations."""
         return self.part(2)
 
     @property
     def post_gradient(self) -> slice:
-        """Gradients at post-activations."""
+        """The channels of the gradients at post-activations."""
         return self.part(3)
 
 

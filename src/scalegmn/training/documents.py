@@ -21,26 +21,26 @@ class _Table(BaseModel):
 
 
 class Named(_Table):
-    """`model` and `task` of config.json: a name, and options that are checked when they are used."""
+    """The entries `model` and `task` of config.json: a name, and options that are checked when they are used."""
 
     name: str
 
 
 class UsedZoo(_Table):
-    """`zoo` of config.json."""
+    """The entry `zoo` of config.json."""
 
     sha256: str
 
 
 class Asked(_Table):
-    """`recipe` of config.json: the entries that are needed outside of training."""
+    """The entry `recipe` of config.json: what is needed of it after training."""
 
     zoo: str
     seed: int
 
 
 class Config(_Table):
-    """config.json."""
+    """The content of config.json."""
 
     format: Literal["scalegmn model"]
     version: Literal[1]
@@ -62,7 +62,7 @@ class Line(_Table):
 
 
 class Results(_Table):
-    """results.json."""
+    """The content of results.json."""
 
     metric: str
     task: str

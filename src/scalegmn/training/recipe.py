@@ -162,7 +162,7 @@ class Recipe(RecipeTable):
         return found
 
     def to_toml(self) -> str:
-        """The same as TOML text, which `read_recipe` reads."""
+        """The recipe with all defaults as TOML text, which `read_recipe` reads."""
         return to_toml(self.to_dict())
 
 

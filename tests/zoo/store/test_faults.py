@@ -22,7 +22,7 @@ from scalegmn.cli.application import run
 from scalegmn.convert.formats import files as states
 from scalegmn.core.architecture import Architecture
 from scalegmn.errors import ScaleGMNError
-from scalegmn.files import fresh_directory, open_file, read_json, write_atomically, write_json
+from scalegmn.files import fresh_directory, open_file, read_bytes, read_json, write_atomically, write_json
 from scalegmn.files.arrays import write_npz
 from scalegmn.zoo.store.verify import verify
 from scalegmn.zoo.store.writer import ZooWriter, header_hash
@@ -142,6 +142,30 @@ def test_no_space_left_names_the_file_and_keeps_the_old_one(small_disk: Path) ->
         write_atomically(path, bytes(1 << 20))
     assert path.read_bytes() == b"precious"
     assert list(small_disk.iterdir()) == [path]
+
+
+def test_a_directory_in_which_nothing_could_be_written_is_taken_away_again(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for name in ("new", "mine"):
+        with Full(10), pytest.raises(ScaleGMNError, match=r"building\.json: cannot be written"):
+            ZooWriter(tmp_path / name, kind="test", arguments={})
+    assert [p.name for p in tmp_path.rglob("*")] == ["mine"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads its own size in /proc")
+def test_a_small_file_is_read_in_little_memory(tmp_path: Path) -> None:
+    """The limit says what is refused, not what is set aside: 1 GB of addresses is enough for a limit of 4 GB."""
+    path = tmp_path / "small.json"
+    path.write_text("{}")
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), limits[1]))
+    try:
+        assert read_json(path) == {}
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    with pytest.raises(ScaleGMNError, match="expected at most 1 bytes"):
+        read_bytes(path, 1)
 
 
 def test_a_file_that_another_process_writes_is_left_to_it(tmp_path: Path) -> None:

@@ -20,16 +20,16 @@ def bench(
     only: Annotated[
         list[str] | None, typer.Option(help="Only lines whose name contains this text. May be repeated.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long to measure each line; two steps at least.")] = 3.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure each line, but at least two steps.")] = 3.0,
     megabytes: Annotated[
-        float, typer.Option(help="Halve batches until edge states take no more; 0 for batches as recipes have them.")
+        float, typer.Option(help="Halve batches until their edge states take at most this; 0 keeps all batches.")
     ] = 24.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure speed and memory of ScaleGMN on this machine, also with the settings of every published recipe.
 
-    The unit is the time of one product (edges x h)(h x h), measured in between; the arithmetic of the work is shown in
-    the same unit.
+    The unit is the time of one product (edges x h)(h x h), measured in turns with the model; the model's arithmetic
+    is shown in the same unit.
     """
     if context.invoked_subcommand is not None:
         return

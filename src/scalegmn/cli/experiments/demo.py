@@ -43,11 +43,11 @@ def demo(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Epochs of every model (default: what the budget allows).", show_default=False),
+        typer.Option(min=1, help="Epochs of every model (default: 20).", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Try a shipped model; then build a zoo of digits, train four models and compare them.
+    """Try a trained model; then build a zoo of digits, train four models, compare them and write a report.
 
     It takes a few minutes on two cores and needs no internet connection. A second call reuses what is already there.
     """
@@ -61,25 +61,25 @@ def demo(
         networks, epochs = networks or steps.QUICK_NETWORKS, epochs or steps.QUICK_EPOCHS
     # Runs remember where their zoo is, and may be used from elsewhere.
     directory = real_path(out or Path("demo", "quick" if quick else ""))
-    note("1/4  the shipped model `mnist` reads newly fitted networks")
-    fresh = steps.ask_shipped()
-    told = f"{fresh.right} of {len(fresh.labels)} right on scikit-learn's digits, which it was not trained on"
-    note(f"     {told}, {fresh.far} called far from training")
-    note("2/4  building the zoo: one small sine network for each image of a digit")
+    note("1/4  fitting 20 small networks to digits; the trained model `mnist` reads their weights")
+    fresh = steps.ask_shipped(20)
+    told = f"{fresh.right} of {len(fresh.labels)} digits recognised (written by other people than those of MNIST)"
+    note(f"     {told}; {fresh.far} of the networks called unfamiliar")
+    note("2/4  building a zoo: one small network for each 8x8 digit of scikit-learn")
     with BuildProgress("PSNR", " dB") as building:
         zoo = steps.demo_zoo(directory / "digits", networks=networks, report=building)
     recipes = steps.demo_recipes(zoo.path, epochs or steps.EPOCHS)
-    note(f"3/4  training {len(recipes)} models on {len(zoo):,} networks")
+    note(f"3/4  training {len(recipes)} models to tell the digit from the weights of these {len(zoo):,} networks")
     with TrainingProgress(epochs or steps.EPOCHS) as training:
         train_all(recipes, directory / "runs", watch=training)
-    note("4/4  evaluating all models on the test networks and on transformed copies")
+    note("4/4  asking them about test networks, and about copies with other weights that draw the same digits")
     page = directory / "report.html"
     found = steps.demo_report(recipes, directory / "runs", page)
     if as_json:
         print_json(found)
     else:
         _show(found)
-    note(f"wrote {page}, {time.perf_counter() - began:.0f} s in all")
+    note(f"wrote {page} after {time.perf_counter() - began:.0f} s; open it in a browser")
 
 
 class TrainingProgress(Bar):
@@ -117,7 +117,7 @@ def _show(found: Mapping[str, Mapping[str, float]]) -> None:
     from rich.table import Table
 
     table = Table("model", box=None, header_style="bold")
-    for column in ("parameters", "test accuracy", "on transformed copies", "answers changed", "seconds"):
+    for column in ("parameters", "test accuracy", "accuracy on copies", "answers changed", "seconds"):
         table.add_column(column, justify="right")
     for name, row in found.items():
         shares = [f"{100 * row[key]:.1f} %" for key in ("accuracy", "accuracy_transformed", "answers_changed")]

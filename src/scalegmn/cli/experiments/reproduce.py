@@ -44,8 +44,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries or "
-            "distributions.",
+            help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries, "
+            "distributions or learning-curve.",
             show_default=False,
         ),
     ],
@@ -138,7 +138,7 @@ def reproduce(
     rows = chosen(methods, tried(wanted, scale.value) if tune else wanted.methods, "methods")
     columns = chosen(datasets, wanted.datasets, "datasets")
     folder = results / scale
-    place = Folders(scale.value, real_path(zoos / scale), images, None, published)
+    place = Folders(scale.value, real_path(zoos / scale), images, None, published, runs / scale, folder)
     if recipes is not None:
         make_directory(recipes)
         add_recipes(recipes)
@@ -150,9 +150,9 @@ def reproduce(
             else:
                 count = seeds or (3 if scale is ScaleOption.paper else 2 if tune else 1)
                 if recipes is not None and tune:
-                    best = _tune(wanted, rows, place, runs / scale, folder, minutes, jobs)
+                    best = _tune(wanted, rows, place, minutes, jobs)
                     _keep(wanted, best, recipes, place)
-                _train(missing(columns, rows, count, place, folder, minutes), place, runs / scale, folder, jobs)
+                _train(missing(columns, rows, count, place, minutes), place, jobs)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         draw_curves(read_records(folder), pictures / f"curves-{scale.value}.png")
@@ -183,13 +183,7 @@ def _draw(wanted: ResultTable, place: Folders, pictures: Path) -> None:
 
 
 def _tune(
-    wanted: ResultTable,
-    methods: Sequence[str],
-    place: Folders,
-    runs: Path,
-    results: Path,
-    minutes: float | None,
-    jobs: int | None,
+    wanted: ResultTable, methods: Sequence[str], place: Folders, minutes: float | None, jobs: int | None
 ) -> list[Trial]:
     from ...reproduce.experiments import DATASETS
     from ...reproduce.trials import conduct, unanswered, winner
@@ -197,11 +191,11 @@ def _tune(
 
     # Before the trials are counted: records of another zoo do not answer them.
     open_zoo(DATASETS[wanted.tuned].zoo, place)
-    todo = unanswered(wanted, methods, place, results, minutes)
+    todo = unanswered(wanted, methods, place, minutes)
     note(f"{len(todo)} trials to do")
     with interruptible(lambda: "finished trials have their records; the same command continues with the others"):
-        conduct(todo, place, runs, results, lanes=jobs, watch=_teller("val", "validation "))
-    return [winner(wanted, method, place, results, minutes) for method in methods]
+        conduct(todo, place, lanes=jobs, watch=_teller("val", "validation "))
+    return [winner(wanted, method, place, minutes) for method in methods]
 
 
 def _keep(wanted: ResultTable, best: Sequence[Trial], recipes: Path, place: Folders) -> None:
@@ -212,16 +206,16 @@ def _keep(wanted: ResultTable, best: Sequence[Trial], recipes: Path, place: Fold
             note(f"trial {trial.number} of {trial.method.name} won: {path}")
 
 
-def _train(todo: Sequence[Experiment], place: Folders, runs: Path, results: Path, jobs: int | None) -> None:
+def _train(todo: Sequence[Experiment], place: Folders, jobs: int | None) -> None:
     from ...reproduce.run import perform
 
     note(f"{len(todo)} runs to do")
     with interruptible(lambda: "finished runs have their records; the same command continues with the others"):
-        perform(todo, place, runs, results, lanes=jobs, watch=_teller("test"), tell=note)
+        perform(todo, place, lanes=jobs, watch=_teller("test"), tell=note)
 
 
 def _teller(split: str, words: str = "") -> Watch:
-    """Says once of every finished run what came out on a split."""
+    """Writes one line about every finished run: its result on a split."""
     told: set[str] = set()
 
     def watch(name: str, run: Run) -> None:

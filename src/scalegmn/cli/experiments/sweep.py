@@ -38,7 +38,7 @@ def sweep(
 ) -> None:
     """Train a recipe with every combination of some settings, and tabulate the results.
 
-    Given again, the same command continues interrupted runs and skips finished ones.
+    Started again, the same command continues interrupted runs and skips finished ones.
     """
     from ...training import sweep as sweeping
     from ...training.recipe import override, read_values

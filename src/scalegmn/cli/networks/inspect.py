@@ -38,7 +38,7 @@ _SHOWN_FILES = 20
 def inspect(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Checkpoints (torch, safetensors, Keras); none for the module of --arch itself.",
+        typer.Argument(help="Checkpoints (torch, safetensors, Keras, ONNX); without any, the module of --arch.",
                        show_default=False),
     ] = None,
     arch: Annotated[

@@ -17,7 +17,7 @@ from .options import Activation, Arch, Frequency, Json, Out
 
 
 class How(StrEnum):
-    """As in `scalegmn.merge`."""
+    """How several networks become one, as in `scalegmn.merge`."""
 
     average = "average"
     mean = "mean"

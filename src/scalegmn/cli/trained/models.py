@@ -29,7 +29,7 @@ def models(
     """List every model: paper, symmetries, tasks, inputs, and parameters at default size.
 
     The parameters are those of a classifier with 10 classes of SIRENs 2-32-32-1. With a NAME: its options, their types,
-    defaults and meaning, as in the [model] table of a recipe.
+    defaults and meaning, as in the table `model` of a recipe.
 
     With --pretrained: trained models that `predict`, `embed`, `edit` and `evaluate` take by name, with their test
     results.

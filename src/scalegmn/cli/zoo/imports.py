@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 import_app = typer.Typer(help="Convert published collections, or your own checkpoints.", no_args_is_help=True)
 zoo_app.add_typer(import_app, name="import")
 
-Source = Annotated[Path, typer.Argument(help="The folder or archive (.zip, .tar, .tar.gz).", show_default=False)]
+Collection = Annotated[Path, typer.Argument(help="The folder or archive (.zip, .tar, .tar.gz).", show_default=False)]
 Out = Annotated[Path, typer.Argument(help="The directory of the zoo to write.", show_default=False)]
 
 
@@ -32,7 +32,7 @@ Out = Annotated[Path, typer.Argument(help="The directory of the zoo to write.", 
     ),
 )
 def mnist_inr(
-    source: Source,
+    source: Collection,
     out: Out,
     images: Annotated[
         Path | None,
@@ -44,13 +44,13 @@ def mnist_inr(
 
 
 @import_app.command("fmnist-inr", epilog=examples("scalegmn zoo import fmnist-inr fmnist_inrs.zip zoos/fmnist"))
-def fmnist_inr(source: Source, out: Out) -> None:
+def fmnist_inr(source: Collection, out: Out) -> None:
     """Fashion-MNIST-INR of Navon et al. (2023)."""
     _import_inr("fmnist-inr", source, out)
 
 
 @import_app.command("cifar10-inr", epilog=examples("scalegmn zoo import cifar10-inr siren_cifar_wts zoos/cifar"))
-def cifar10_inr(source: Source, out: Out) -> None:
+def cifar10_inr(source: Collection, out: Out) -> None:
     """CIFAR10-INR of Zhou et al. (2023), with its augmented copies if they are there."""
     _import_inr("cifar10-inr", source, out)
 
@@ -71,7 +71,7 @@ def _import_inr(kind: str, source: Path, out: Path, images: Path | None = None) 
     ),
 )
 def cnn_zoo(
-    source: Source,
+    source: Collection,
     out: Out,
     activation: Annotated[
         str | None, typer.Option(help="Only networks with this activation: relu or tanh.", show_default=False)

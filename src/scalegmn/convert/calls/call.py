@@ -68,6 +68,7 @@ class Call:
         args, kwargs: Its operands: `Value`, `Parameter`, `Constant`, `Size` and the like, or plain Python.
         use: Marks a parameter as used.
         constants: The names of buffers whose numbers are part of the architecture.
+        rounding: The eps of the module's parameters, which torch takes where RMSNorm is given none.
     """
 
     builder: Builder
@@ -76,6 +77,7 @@ class Call:
     kwargs: Mapping[str, object]
     use: Callable[[Source], Source]
     constants: set[str]
+    rounding: float
 
     def get(self, position: int, name: str, default: object = None) -> object:
         """An operand by position or name."""

@@ -101,7 +101,8 @@ def rms_norm(call: Call) -> Value:
     """`F.rms_norm`."""
     shape = each(call.get(1, "normalized_shape"), 1)
     weight = call.learned(call.parameter(2, "weight"))
-    return normalise(call, shape, Normalise(call.number(3, "eps"), "rms"), weight, None)
+    eps = call.rounding if call.get(3, "eps") is None else call.number(3, "eps")
+    return normalise(call, shape, Normalise(eps, "rms"), weight, None)
 
 
 def norm_by_hand(call: Call) -> Value:

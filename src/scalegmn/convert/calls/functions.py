@@ -183,7 +183,8 @@ def _getattr(call: Call) -> object:
     if name == "shape" and isinstance(found, Value):
         return Size(found)
     if name in ("T", "mT"):
-        return transpose(replace(call, args=(found,)))
+        axes = (-2, -1) if name == "mT" else ()
+        return transpose(replace(call, args=(found, *axes)))
     if name in ("device", "dtype"):
         return None
     if name == "values" and isinstance(found, tuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from ...core.activations import activation, is_activation_module
@@ -104,9 +103,7 @@ def _layer_norm_module(call: Call, module: nn.Module, path: str) -> Value:
 def _rms_norm_module(call: Call, module: nn.Module, path: str) -> Value:
     assert isinstance(module, nn.RMSNorm)
     weight = _own(call, module, path, "weight")
-    # Without a number, torch takes that of the precision in which the network runs.
-    precision = torch.float32 if module.weight is None else module.weight.dtype
-    eps = torch.finfo(precision).eps if module.eps is None else module.eps
+    eps = call.rounding if module.eps is None else module.eps
     return normalise(call, tuple(module.normalized_shape), Normalise(eps, "rms"), weight, None)
 
 

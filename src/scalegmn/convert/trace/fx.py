@@ -98,7 +98,8 @@ class Interpreter:
     def _call(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
         if not args and "input" in kwargs:
             args = (kwargs["input"],)
-        return Call(self.builder, name, args, kwargs, self.use, self.constants)
+        precision = next((p.dtype for p in self.root.parameters() if p.is_floating_point()), torch.float32)
+        return Call(self.builder, name, args, kwargs, self.use, self.constants, torch.finfo(precision).eps)
 
     def _operand(self, a: object) -> object:
         if isinstance(a, fx.Node):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
 from torch.nn.utils.prune import BasePruningMethod, is_pruned, remove
-from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm, SpectralNormLoadStateDictPreHook
 from torch.nn.utils.weight_norm import WeightNorm
 
 _HOOKS = (SpectralNorm, WeightNorm, BasePruningMethod)
@@ -51,9 +51,17 @@ def materialised(module: object) -> nn.Module:
                 remove_weight_norm(m, hook.name)
             elif isinstance(hook, SpectralNorm):
                 remove_spectral_norm(m, hook.name)
+                _forget_spectral_norm(m)
             elif isinstance(hook, BasePruningMethod) and is_pruned(m):
                 remove(m, hook._tensor_name)
     return module.train(training)
+
+
+def _forget_spectral_norm(module: nn.Module) -> None:
+    """torch leaves a hook behind that asks state dicts for the tensors it removed."""
+    hooks = module._load_state_dict_pre_hooks
+    for key in [k for k, h in hooks.items() if isinstance(getattr(h, "hook", None), SpectralNormLoadStateDictPreHook)]:
+        del hooks[key]
 
 
 def computed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ class PeerSpec(Spec):
 
 @dataclass(frozen=True, repr=False)
 class DenseSpec(PeerSpec):
-    """The same for a multilayer perceptron.
+    """The options of a peer that is a multilayer perceptron.
 
     Arguments:
         layers: Number of linear maps; the last of them is in the head.

@@ -28,8 +28,8 @@ class NeuralGraphTrunk(EditingTrunk, ABC):
 
     >>> from scalegmn.models.peers.ng_gnn import NGGNN
     >>> trunk = NGGNN([Architecture.mlp([2, 8, 1])], 10).trunk
-    >>> isinstance(trunk, NeuralGraphTrunk)
-    True
+    >>> [name for name, _ in trunk.named_children()]
+    ['normalise', 'graph', 'gnn']
     """
 
     spec: GraphSpec
@@ -95,7 +95,7 @@ class SideBySide(nn.Module):
         self.size = nodes * max(a.layers[-1].size for a in architectures)
 
     def forward(self, states: GraphStates) -> Tensor:
-        """Vectors (B, size)."""
+        """The concatenated states (B, size)."""
         flat = states.trunk.output_states(states.networks).flatten(1)
         return F.pad(flat, (0, self.size - flat.shape[1]))
 
@@ -131,7 +131,7 @@ class GraphWriter(nn.Module):
         return self.values(states.networks.architecture, *states.trunk.all_states(states.networks))
 
     def values(self, architecture: Architecture, x: Mapping[int, Tensor], e: Sequence[Tensor]) -> Tensor:
-        """The same from states.
+        """One value (B, copies, P) for every parameter, from states that are already computed.
 
         Arguments:
             architecture: Of the networks.

@@ -178,7 +178,7 @@ class NeuralGraph(nn.Module):
         self.activation_positions = nn.Parameter(torch.randn(len(names), nodes))
 
     def node_states(self, networks: Networks, normalised: Networks) -> tuple[Tensor, ...]:
-        """Per layer (B, n, d).
+        """The first node states, per layer (B, n, d).
 
         Arguments:
             networks: The original networks, for the probes.
@@ -193,7 +193,7 @@ class NeuralGraph(nn.Module):
         return states
 
     def edge_states(self, normalised: Networks) -> dict[EdgeBlock, Tensor]:
-        """Per block (B, n_t, n_s, d), or (B, n, d) for an elementwise connection."""
+        """The first edge states, per block (B, n_t, n_s, d), or (B, n, d) for an elementwise connection."""
         a = normalised.architecture
         features = self.edge_features(normalised)
         states = [self.edge_encoders[kind(c)](f) for c, f in zip(a.connections, features, strict=True)]

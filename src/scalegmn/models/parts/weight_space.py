@@ -311,7 +311,7 @@ class Summary(nn.Module):
         self.reduction: Reduction = reduction
 
     def forward(self, features: Features) -> Tensor:
-        """(B, total number of channels)."""
+        """The pooled features (B, total number of channels)."""
         return summarise(features, self.reduction)
 
 

@@ -119,7 +119,7 @@ class NFNPool(nn.Module):
         self.everything_moves = folding.everything_moves
 
     def forward(self, features: Features) -> Tensor:
-        """(B, total number of channels of the hidden folding)."""
+        """The pooled features (B, total number of channels of the hidden folding)."""
         if not self.everything_moves:
             return summarise(features)
         parts = [features.constants, *(v.mean(1) for v in features.vertices[1:-1]), features.vertices[-1].flatten(1)]

@@ -90,7 +90,7 @@ class Memory:
         return len(self._known)
 
     def __call__(self, networks: Networks) -> Tensor:
-        """The same as `statistics`."""
+        """The statistics (B, 7 S) of networks, as `statistics` computes them."""
         rows = networks.parameters
         elsewhere = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         if rows.requires_grad or rows.device.type != "cpu" or elsewhere or rows.dtype not in _HASHED:

@@ -63,8 +63,15 @@ class Cnn:
 
 
 class Rule(NamedTuple):
-    """How a network learns: sgd, adam or rmsprop, learning rate, factor of the squared weights in the loss, rate of
-    dropout, and the length to which longer gradients are shortened."""
+    """How a network is trained.
+
+    Arguments:
+        optimiser: `sgd`, `adam` or `rmsprop`.
+        learning_rate: Its learning rate.
+        l2: The factor of the squared weights in the loss.
+        dropout: The share of values that are dropped.
+        clip: Longer gradients are shortened to this norm.
+    """
 
     optimiser: str
     learning_rate: float

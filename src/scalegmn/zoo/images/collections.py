@@ -49,7 +49,7 @@ class Images:
 
     @property
     def channels(self) -> int:
-        """Colours of a pixel."""
+        """Number of colours of a pixel."""
         return int(self.pixels.shape[3]) if self.pixels.ndim == 4 else 1
 
     def checksum(self) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ScaleGMNError
-from ...files import read_bytes
+from ...files import read_at_most, read_bytes
 from ...files.arrays import read_npz_array
 from .pickled import read_pickle
 
@@ -32,7 +32,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """An IDX file of unsigned bytes (LeCun et al., 1998), raw or gzipped.
 
     Arguments:
-        path: File; a name that ends in ``.gz`` is decompressed.
+        path: File; a name that ends in `.gz` is decompressed.
 
     Returns:
         The array, with as many axes as the file says.
@@ -40,7 +40,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     data = read_bytes(path)
     if path.suffix == ".gz":
         try:
-            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(_LIMIT)
+            data = read_at_most(gzip.GzipFile(fileobj=io.BytesIO(data)), _LIMIT) or b""
         except (OSError, EOFError, zlib.error) as error:
             raise ScaleGMNError(f"{path}: not a complete gzip file ({error}); download it again") from error
     if len(data) < 4 or data[:3] != b"\x00\x00\x08" or data[3] not in (1, 2, 3, 4):
@@ -63,7 +63,7 @@ def read_cifar_binary(path: Path) -> tuple[Pixels, Labels]:
 
 
 def read_cifar_python(path: Path) -> tuple[Pixels, Labels]:
-    """A CIFAR-10 Python batch: a pickled dictionary with ``data`` (N, 3072) and ``labels``.
+    """A CIFAR-10 Python batch: a pickled dictionary with `data` (N, 3072) and `labels`.
 
     The file is not unpickled; anything but numbers, arrays and plain containers in it is refused by name.
     """

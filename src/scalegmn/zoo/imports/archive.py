@@ -1,4 +1,4 @@
-"""Folders and archives behind one interface: named files, read one at a time; archives cannot choose where to unpack.
+"""Folders and archives behind one interface: named files, read one at a time; an archive cannot write anywhere.
 
 They come from other people, so names, sizes and contents are checked before they are used.
 """
@@ -49,7 +49,7 @@ class Files(ABC):
 
     @abstractmethod
     def open(self, name: str) -> IO[bytes]:
-        """One of the files."""
+        """Open one of the files."""
 
     def read(self, name: str, limit: int = STATE_LIMIT) -> bytes:
         """The content of a file of at most `limit` bytes."""
@@ -145,7 +145,7 @@ def _check_name(path: Path, name: str, seen: Mapping[str, object], *, regular: b
 def open_files(path: str | Path) -> Iterator[Files]:
     """A folder, or an archive (.zip, .tar, .tar.gz, .tgz).
 
-    Compressed tar archives are inflated to an unnamed temporary file, so that their entries can be read in any order.
+    Compressed tar archives are unpacked to an unnamed temporary file, so that their entries can be read in any order.
     """
     path = Path(path)
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
 """Fitting many INRs at once, reproducibly and on all cores.
 
-Two engines do the same: `compiled` fits one network after the other in C++, `torch` fits groups of them by autograd.
+Two engines do the same work: `compiled` fits one network after the other in C++, `torch` groups of them by autograd.
 Every part of the work runs on one thread, so the number of threads affects the speed, never the result.
 """
 
@@ -41,11 +41,11 @@ def fit_inrs(
     Arguments:
         targets: Images in [0, 1], (B, N, C), float32 (float64 also works); `nfn` scales them to [-1, 1] itself.
         points: Coordinates of the pixels, (N, 2); see `coordinates`.
-        fit: The settings; `Fit()` unless given.
+        fit: The settings; `Fit()` if omitted.
         seed: Seed of the collection.
-        indices: Number of each network in the collection, 0, 1, ... unless given.
-        threads: Networks or groups fitted at the same time; as many as torch uses unless given.
-        engine: `compiled` or `torch`; `best_engine` unless given. Their results differ by rounding.
+        indices: Number of each network in the collection; 0, 1, ... if omitted.
+        threads: Networks or groups fitted at the same time; as many as torch uses if omitted.
+        engine: `compiled` or `torch`; that of `best_engine` if omitted. Their results differ by rounding.
 
     >>> from scalegmn.zoo.inr.conventions import coordinates
     >>> image = torch.linspace(0, 1, 16).view(1, 16, 1)

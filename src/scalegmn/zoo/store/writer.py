@@ -18,7 +18,7 @@ from torch import Tensor
 from ...core.architecture import Architecture
 from ...core.schema import Json, architecture_from_json, architecture_to_json, from_json, to_json
 from ...errors import ScaleGMNError
-from ...files import StoredFile, alone, hash_file, make_directory, read_json, write_atomically, write_json
+from ...files import StoredFile, alone, directory_for, hash_file, read_json, write_atomically, write_json
 from ...files.arrays import Array, MappedArrays, pack
 from ..inr.canvas import Canvas
 
@@ -81,7 +81,10 @@ class ZooWriter:
 
     def _begin(self) -> bool:
         """Prepare the directory, and return whether it already holds the finished zoo."""
-        make_directory(self.path)
+        with directory_for(self.path):
+            return self._prepare()
+
+    def _prepare(self) -> bool:
         header, journal = self.path / HEADER, self.path / JOURNAL
         if header.exists():
             self._refuse_other(_read(header, "arguments"), "holds a zoo made")

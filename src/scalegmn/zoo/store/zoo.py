@@ -97,7 +97,7 @@ class Zoo:
         return f"Zoo({len(self)} x {which}, {self.path})"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """A table for notebooks."""
         counts = zip(self.architectures, self.architecture_of().bincount().tolist(), strict=True)
         splits = ", ".join(f"{name} {len(self.split(name)):,}" for name in self.splits)
         rows = {"splits": splits, "columns": ", ".join(self.columns), **{str(a): f"{n:,} networks" for a, n in counts}}
@@ -164,7 +164,7 @@ class Zoo:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
+        """The names of the splits."""
         return self.categories("split")
 
     def split(self, name: str) -> Tensor:
@@ -232,7 +232,7 @@ class Zoo:
         return found
 
     def read_shard(self, shard: int) -> Array:
-        """The same, mapped only as long as it is used: for going through a whole zoo once."""
+        """Like `shard`, but mapped only while it is used: for going through a whole zoo once."""
         entry = self._shards[shard]
         path = self.path / entry["file"]
         found = MappedArrays(path).get("parameters")
