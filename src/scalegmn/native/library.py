@@ -49,7 +49,7 @@ def call_net(name: str, dtype: torch.dtype, *arguments: bytes | int) -> None:
 def _function(name: str, dtype: torch.dtype) -> Callable[..., bytes | None]:
     function = getattr(load("net"), f"{name}_{_SUFFIX[dtype]}")
     function.restype = ctypes.c_char_p
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * (1 if name == "units" else 2)
     found: Callable[..., bytes | None] = function
     return found
 

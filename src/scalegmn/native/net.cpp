@@ -1,8 +1,8 @@
-// Gradients of the net in net.h, and the functions that Python calls.
+// Gradients of the net in net.h, and the functions that Python calls, those of unit.h among them.
 
 #include <memory>
 
-#include "parts.h"
+#include "unit.h"
 
 namespace {
 
@@ -290,7 +290,7 @@ template <typename F>
 void net_forward(const Net<F> &n, F *out) {
     Shared<F> shared(n, false);
     const Index tile = tile_rows(n, false);
-    const auto parts = parts_of(n, 96, 64);
+    const auto parts = parts_of(n, 64, 64);
     const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<Worker<F>>> workers(n.threads);
     std::vector<std::unique_ptr<Gathered<F>>> places(parts.size());
@@ -311,8 +311,9 @@ template <typename F>
 void net_backward(const Net<F> &n, const Gradients<F> &d) {
     Shared<F> shared(n, true);
     const Index tile = tile_rows(n, true);
-    // Every part has sums of its own, which are worth it from some hundred rows on.
-    const auto parts = parts_of(n, std::min(std::max(n.rows() / 8, Index(256)), Index(1024)), 32);
+    // Every part has sums of its own, which cost as much as some rows: few parts, but never so few that threads wait.
+    const Index rows = n.rows(), least = std::max(rows / 8, std::min(std::max(rows / 4, Index(64)), Index(256)));
+    const auto parts = parts_of(n, std::min(least, Index(1024)), 32);
     const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<BackwardWorker<F>>> workers(n.threads);
     std::vector<std::unique_ptr<Sums<F>>> sums(parts.size());
@@ -365,6 +366,13 @@ void net_backward(const Net<F> &n, const Gradients<F> &d) {
             if (!n->rows()) return;                                                   \
             check(*n, *d);                                                            \
             net_backward(*n, *d);                                                     \
+        });                                                                           \
+    }                                                                                 \
+    extern "C" const char *units_##F(const Units<F> *u) {                             \
+        return guarded([&] {                                                          \
+            if (!u->rows) return;                                                     \
+            check(*u);                                                                \
+            units(*u);                                                                \
         });                                                                           \
     }
 

@@ -10,7 +10,7 @@ the two runs.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, get_type_hints
@@ -119,7 +119,7 @@ def _plain(*arguments: Any) -> Tensor:
 
 def _forward(*arguments: Any) -> Tensor:
     n = Net(*arguments)
-    return _native_forward(n, []) if library.usable(n.x) else formula(n)
+    return _native_forward(n) if library.usable(n.x) else formula(n)
 
 
 def _differentiable(*arguments: Any) -> Tensor:
@@ -132,11 +132,11 @@ def _differentiable(*arguments: Any) -> Tensor:
         again: Tensor = checkpoint(_plain, *arguments, use_reentrant=False)
         return again
     if not torch.is_grad_enabled() and not _is_traced(arguments[0]):
-        return _native_forward(Net(*arguments), [])
+        return _native_forward(Net(*arguments))
     # Torch looks at every argument several times: only those that are there.
     present = [i for i, t in enumerate(arguments[:17]) if t is not None]
     given = (arguments[i] for i in present)
-    y: Tensor = _Net.apply(present, arguments[17:], *given)  # type: ignore[no-untyped-call]
+    y: Tensor = _apply(present, arguments[17:], *given)
     return y
 
 
@@ -145,29 +145,38 @@ class _Net(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, present: list[int], numbers: tuple[Any, ...], *given: Tensor) -> Tensor:
-        memory: list[Tensor] = []
-        n = _complete(present, given, numbers)
+        n, memory, ready = _complete(present, given, numbers), [], False
         if _is_traced(n.x):
             with torch._C._AutoDispatchBelowAutograd():
                 out: Tensor = torch.ops.scalegmn.net.default(*n)
         else:
+            p = _prepared(n)
+            ready = p is n
             if n.offset.shape[0] > RECOMPUTE and not _RECOMPUTING.get() and any(ctx.needs_input_grad):
                 memory = _memory(n)
-            out = _native_forward(n, memory)
+            out = _run_forward(n, p, memory)
         ctx.save_for_backward(*given, *memory)
-        ctx.arguments = present, numbers
+        ctx.arguments = present, numbers, ready
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        saved, (present, numbers), needed = ctx.saved_tensors, ctx.arguments, ctx.needs_input_grad[2:]
+        saved, (present, numbers, ready), needed = ctx.saved_tensors, ctx.arguments, ctx.needs_input_grad[2:]
         count = len(present)
         n, memory = _complete(present, saved[:count], numbers), saved[count:]
         if torch.is_grad_enabled():
             return None, None, *_formula_backward(grad, n, saved[:count], needed)
-        run = torch.ops.scalegmn.net_backward.default if _is_traced(grad) else _native_backward
-        found = dict(zip(_differentiated(n, needed[0]), run(grad, memory, needed[0], *n), strict=True))
-        return None, None, *(found.get(Net._fields[i]) for i in present)
+        if _is_traced(grad):
+            gradients = torch.ops.scalegmn.net_backward.default(grad, memory, needed[0], *n)
+            found = dict(zip(_differentiated(n, needed[0]), gradients, strict=True))
+        else:
+            found = _run_backward(grad, n, n if ready else _prepared(n), memory, needed[0])
+        return None, None, *[found.get(_FIELDS[i]) for i in present]
+
+
+_FIELDS = Net._fields
+# Without the look for functional transforms in the `apply` of Python: where this is called there are none.
+_apply: Callable[..., Tensor] = super(torch.autograd.Function, _Net).apply
 
 
 def _complete(present: Sequence[int], given: Sequence[Tensor], numbers: tuple[Any, ...]) -> Net:
@@ -239,11 +248,15 @@ _NET = {
     dtype: struct.Struct(f"@8q{len(_TENSORS) + 3}q2{real}I7i")
     for dtype, real in ((torch.float32, "f"), (torch.float64, "d"))
 }
+_PLACES = ("x", "more", *_GATHERED, *_SUMS)
 _GRADIENTS = struct.Struct(f"@{3 + len(_GATHERED) + len(_SUMS)}q")
 
 
-def _native_forward(n: Net, memory: Sequence[Tensor]) -> Tensor:
-    p = _prepared(n)
+def _native_forward(n: Net) -> Tensor:
+    return _run_forward(n, _prepared(n), [])
+
+
+def _run_forward(n: Net, p: Net, memory: Sequence[Tensor]) -> Tensor:
     outputs = p.last.shape[0]
     shape = *_result_shape(n), outputs
     out = n.x.new_zeros(shape) if n.reduce else n.x.new_empty(shape)
@@ -253,7 +266,12 @@ def _native_forward(n: Net, memory: Sequence[Tensor]) -> Tensor:
 
 def _native_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arguments: Any) -> list[Tensor]:
     n = Net(*arguments)
-    p = _prepared(n)
+    found = _run_backward(grad, n, _prepared(n), memory, wants_x)
+    return [found[name] for name in _differentiated(n, wants_x)]
+
+
+def _run_backward(grad: Tensor, n: Net, p: Net, memory: Sequence[Tensor], wants_x: bool) -> dict[str, Tensor]:
+    """Gradients by name."""
     found: dict[str, Tensor] = {}
     if wants_x:
         found["x"] = torch.empty_like(p.x) if n.scalar is None else torch.zeros_like(p.x)
@@ -262,19 +280,16 @@ def _native_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *arg
     for name in _GATHERED:
         if (like := getattr(p, name)) is not None:
             found[name] = torch.zeros_like(like)
-    sums = {name: like for name in _SUMS if (like := getattr(p, name)) is not None}
-    zeros, at = p.x.new_zeros(sum(like.numel() for like in sums.values())), 0
-    for name, like in sums.items():
+    sums = [(name, like, like.numel()) for name in _SUMS if (like := getattr(p, name)) is not None]
+    zeros, at = p.x.new_zeros(sum([count for _, _, count in sums])), 0
+    for name, like, count in sums:
         found[name] = zeros.as_strided(like.shape, like.stride(), at)
-        at += like.numel()
+        at += count
     out = _pad(grad, p.last.shape[0])
-    places = [found[name].data_ptr() if name in found else 0 for name in ("x", "more", *_GATHERED, *_SUMS)]
+    places = [found[name].data_ptr() if name in found else 0 for name in _PLACES]
     gradients = _GRADIENTS.pack(out.data_ptr(), *places)
     library.call_net("net_backward", p.x.dtype, _structure(n, p, memory), gradients)
-    names = _differentiated(n, wants_x)
-    if p is n:
-        return [found[name] for name in names]
-    return [_cut(found[name], getattr(n, name).shape) for name in names]
+    return found if p is n else {name: _cut(t, getattr(n, name).shape) for name, t in found.items()}
 
 
 _LIBRARY.impl("net_backward", _native_backward, "CPU")

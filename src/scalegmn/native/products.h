@@ -41,12 +41,21 @@ inline void in_stripes(Index columns, Index rows, Work work) {
     }
 }
 
+// A vector that is read once into a register: compilers might read it from memory again for every product.
+template <typename V>
+inline V in_register(V v) {
+#ifdef __AVX__
+    asm("" : "+x"(v));
+#endif
+    return v;
+}
+
 // sum(r, j) += left(k)(r) * right_j(k) for all k, in registers: the one place where products are summed.
 template <int tall, int wide, typename F, typename Step, typename Entry>
 inline void accumulate(Vec<F> (&sum)[tall][wide], Index depth, const F *right, Step step, Entry left) {
     for (Index k = 0; k < depth; ++k, right += step) {
         Vec<F> row[wide];
-        for (int j = 0; j < wide; ++j) row[j] = load(right + j * Vector<F>::size);
+        for (int j = 0; j < wide; ++j) row[j] = in_register(load(right + j * Vector<F>::size));
         const auto entries = left(k);
         for (int r = 0; r < tall; ++r)
             for (int j = 0; j < wide; ++j) sum[r][j] += entries(r) * row[j];

@@ -1,13 +1,18 @@
-"""Unit vectors: the plain formula, with its gradient in one step."""
+"""Unit vectors: the plain formula, or compiled code, with the gradient in one step."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import library
 from .formula import inverse_norm
+
+# `Units` of the C++ sources: sizes and addresses.
+_UNITS = struct.Struct("@6q")
 
 
 def unit(x: Tensor) -> Tensor:
@@ -30,15 +35,30 @@ class _Unit(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        inverse = inverse_norm(x)
-        ctx.save_for_backward(x, inverse)
-        return x * inverse
+        ctx.save_for_backward(x)
+        return _compiled(x) if _is_plain(x) else x * inverse_norm(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         x: Tensor = ctx.saved_tensors[0]
         if torch.is_grad_enabled():
             return torch.autograd.grad(x * inverse_norm(x), x, grad, create_graph=True)[0]
-        inverse: Tensor = ctx.saved_tensors[1]
+        if _is_plain(x):
+            return _compiled(x, grad)
+        inverse = inverse_norm(x)
         y = x * inverse
         return (grad - y * (grad * y).sum(-1, keepdim=True)) * inverse
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether compiled code can read it: a tensor with memory, that nobody traces."""
+    return type(x) is Tensor and not torch._C._len_torch_dispatch_stack() and library.usable(x) and x.shape[-1] > 0
+
+
+def _compiled(x: Tensor, grad: Tensor | None = None) -> Tensor:
+    """Unit vectors, or from the gradient at these that at x."""
+    x, grad = x.contiguous(), None if grad is None else grad.contiguous()
+    result = torch.empty_like(x)
+    width, places = x.shape[-1], (x.data_ptr(), 0 if grad is None else grad.data_ptr(), result.data_ptr())
+    library.call_net("units", x.dtype, _UNITS.pack(x.numel() // width, width, torch.get_num_threads(), *places))
+    return result

@@ -289,7 +289,8 @@ def sum_of(terms: Iterable[Tensor]) -> Tensor:
 
 def _through(gate: Gate, matrix: Tensor, share: float = 1.0) -> Gate:
     """A net with a linear map after it: two in a row are one. The bias counts `share` times."""
-    return gate._replace(last=matrix @ gate.last, last_bias=F.linear(share * gate.last_bias, matrix))
+    bias = matrix.mv(gate.last_bias)
+    return gate._replace(last=matrix @ gate.last, last_bias=bias if share == 1.0 else share * bias)
 
 
 def _nothing(like: Tensor, edges: Sequence[int]) -> Edge:
