@@ -157,6 +157,11 @@ def main() -> NoReturn:
         # It came before the command began, or while its end was reported.
         _answer_signals(signal.SIG_IGN)
         code = _fail(INTERRUPTED, "interrupted", debug=False)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # One of several processes: threads of torch.distributed may call Python while it shuts down, which would abort.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
