@@ -19,6 +19,7 @@ from scalegmn.training.run import Run
 from scalegmn.zoo.store.zoo import Zoo
 
 KEEPER = """
+import os
 import sys
 from pathlib import Path
 from scalegmn.training import loop
@@ -33,6 +34,7 @@ class Keeper(loop.Trainer):
 
 loop.Trainer = Keeper
 loop.train(read_recipe(sys.argv[1]), sys.argv[2])
+os._exit(0)  # as the command does: threads of torch.distributed may call Python while it shuts down
 """
 
 
