@@ -33,11 +33,8 @@ class PassingLayer(nn.Module, ABC):
         style: What all layers share.
         edges: Whether edges are updated.
 
-    >>> from scalegmn.core.groups import Sign
-    >>> layer = ForwardLayer(Style((Sign,), (Sign,), 4), edges=False)
-    >>> layer.d(Iteration.__new__(Iteration), 1)
-    Traceback (most recent call last):
-    NotImplementedError: ForwardLayer has no dual states
+    >>> [flow.duals for flow in (ForwardLayer, DualLayer)]
+    [False, True]
     """
 
     duals = False
