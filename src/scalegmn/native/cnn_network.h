@@ -12,7 +12,7 @@
 namespace {
 
 // Images at a time, channels to which hidden layers are padded, and rows that are enough for narrow stripes.
-constexpr Index TILE = 4, PAD = 8, TALL = 6;
+constexpr Index TILE = 4, PAD = 16, TALL = 6;
 
 inline Index padded(Index n) { return (n + PAD - 1) / PAD * PAD; }
 

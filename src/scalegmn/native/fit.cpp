@@ -9,7 +9,7 @@
 namespace {
 
 // Pixels of a tile, and neurons to which hidden layers are padded.
-constexpr Index TILE = 66, PAD = 8;
+constexpr Index TILE = 66, PAD = BYTES / 4;
 
 inline Index padded(Index n) { return (n + PAD - 1) / PAD * PAD; }
 

@@ -6,29 +6,28 @@
 
 namespace {
 
-#ifdef __AVX__
-inline float sum_of(Vec<float> v) {
-    const __m256 w = (__m256)v;
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(w), _mm256_extractf128_ps(w, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+// The sum of a vector, half by half.
+template <typename V>
+inline auto sum_of(V v) {
+    using F = std::decay_t<decltype(v[0])>;
+    if constexpr (sizeof(V) == 2 * sizeof(F)) {
+        return v[0] + v[1];
+    } else {
+        typedef F Half __attribute__((vector_size(sizeof(V) / 2)));
+        Half halves[2];
+        std::memcpy(halves, &v, sizeof v);
+        return sum_of(halves[0] + halves[1]);
+    }
 }
+
 inline Vec<float> within(Vec<float> x, float low, float high) {
-    return (Vec<float>)_mm256_min_ps(_mm256_max_ps((__m256)x, _mm256_set1_ps(low)), _mm256_set1_ps(high));
+    x = x > low ? x : Vec<float>{} + low;
+    return x < high ? x : Vec<float>{} + high;
 }
-#else
-inline float sum_of(Vec<float> v) {
-    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
-}
-inline Vec<float> within(Vec<float> x, float low, float high) {
-    for (int i = 0; i < 8; ++i) x[i] = std::min(std::max(x[i], low), high);
-    return x;
-}
-#endif
 
 template <bool bounded>
 inline Vec<double> exponential_of_minus(Vec<double> x) {
-    for (int i = 0; i < 4; ++i) x[i] = std::exp(std::min(-x[i], 300.0));
+    for (Index i = 0; i < Vector<double>::size; ++i) x[i] = std::exp(std::min(-x[i], 300.0));
     return x;
 }
 
@@ -36,7 +35,7 @@ inline Vec<double> exponential_of_minus(Vec<double> x) {
 // beyond, sigmoids are 0 or 1 in single precision, and within, the product of two results does not overflow.
 template <bool bounded>
 inline Vec<float> exponential_of_minus(Vec<float> x) {
-    typedef std::int32_t Bits __attribute__((vector_size(32)));
+    typedef std::int32_t Bits __attribute__((vector_size(BYTES)));
     const float magic = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are n
     if (!bounded) x = within(x, -40.0f, 80.0f);
     const Vec<float> shifted = magic - x * 1.44269504f;

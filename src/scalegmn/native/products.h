@@ -8,6 +8,8 @@ namespace {
 
 template <int n>
 using Number = std::integral_constant<int, n>;
+template <Index n>
+using Constant = std::integral_constant<Index, n>;
 
 // Calls work(first, Number<rows>) for at most `most` rows.
 template <int most, typename Work>
@@ -19,9 +21,11 @@ inline void in_one_block(Index first, Index rows, Work work) {
 }
 
 // Calls work(first, Number<tall>) for blocks that cover so many rows, mostly as tall as registers allow.
+constexpr int REGISTERS = BYTES == 64 ? 24 : 12;
+
 template <int wide, typename Work>
 inline void in_blocks(Index rows, Work work) {
-    constexpr int tall = wide == 1 ? 8 : 12 / wide;
+    constexpr int tall = wide == 1 ? 8 : REGISTERS / wide;
     Index r = 0;
     for (; r + tall <= rows; r += tall) work(r, Number<tall>());
     in_one_block<tall - 1>(r, rows - r, work);
@@ -44,18 +48,21 @@ inline void in_stripes(Index columns, Index rows, Work work) {
 // A vector that is read once into a register: compilers might read it from memory again for every product.
 template <typename V>
 inline V in_register(V v) {
-#ifdef __AVX__
+#ifdef __AVX512F__
+    asm("" : "+v"(v));
+#elif defined(__AVX__)
     asm("" : "+x"(v));
 #endif
     return v;
 }
 
-// sum(r, j) += left(k)(r) * right_j(k) for all k, in registers: the one place where products are summed.
-template <int tall, int wide, typename F, typename Step, typename Entry>
-inline void accumulate(Vec<F> (&sum)[tall][wide], Index depth, const F *right, Step step, Entry left) {
+// sum(r, j) += left(k)(r) * right_j(k) for all k, in registers: the one place where products are summed. The vectors of
+// a row of the right factor lie `apart`.
+template <int tall, int wide, typename F, typename Step, typename Entry, typename Apart = Constant<Vector<F>::size>>
+inline void accumulate(Vec<F> (&sum)[tall][wide], Index depth, const F *right, Step step, Entry left, Apart apart = {}) {
     for (Index k = 0; k < depth; ++k, right += step) {
         Vec<F> row[wide];
-        for (int j = 0; j < wide; ++j) row[j] = in_register(load(right + j * Vector<F>::size));
+        for (int j = 0; j < wide; ++j) row[j] = in_register(load(right + j * apart));
         const auto entries = left(k);
         for (int r = 0; r < tall; ++r)
             for (int j = 0; j < wide; ++j) sum[r][j] += entries(r) * row[j];
@@ -67,6 +74,7 @@ template <typename F, typename Step>
 struct Rows {
     const F *data;
     Step row;
+    static constexpr Constant<Vector<F>::size> apart{};
 
     const F *at(Index column) const { return data + column; }
     template <typename Work>
@@ -76,33 +84,41 @@ struct Rows {
 template <typename F, typename Step>
 Rows<F, Step> rows_of(const F *x, Step row) { return {x, row}; }
 
-// ... or in panels of two vectors, which a product reads from the first number to the last.
+// ... or in panels as wide as a cache line, which a product reads from the first number to the last, two vectors at once.
 template <typename F>
 struct Panels {
-    static constexpr Index block = 2 * Vector<F>::size;
-    static constexpr std::integral_constant<Index, block> row{};
+    static constexpr Index block = Vector<F>::block;
+    static constexpr bool whole = block == Vector<F>::size;  // a panel is one vector
+    static constexpr Constant<block> row{};
     const F *data;
     Index depth;
+    std::conditional_t<whole, Index, Constant<Vector<F>::size>> apart;
+
+    Panels(const F *data, Index depth) : data(data), depth(depth) {
+        if constexpr (whole) apart = block * depth;
+    }
 
     const F *at(Index column) const { return data + column * depth; }
     template <typename Work>
     void stripes(Index columns, Index, Work work) const {
-        for (Index j = 0; j < columns; j += block) work(j, Number<2>());
+        Index j = 0;
+        for (; j + 2 * Vector<F>::size <= columns; j += 2 * Vector<F>::size) work(j, Number<2>());
+        if (j < columns) work(j, Number<1>());
     }
 };
 
 enum class Into { set, biased, times, plus };
 
 // One block of a product, whose sums stay in registers.
-template <Into into, int tall, int wide, typename F, typename Row, typename Step>
-inline void block(Index depth, const F *a, Index ai, Index ak, const F *b, Row row, F *c, Step ldc, const F *bias) {
+template <Into into, int tall, int wide, typename F, typename Right, typename Step>
+inline void block(Index depth, const F *a, Index ai, Index ak, const F *b, const Right &right, F *c, Step ldc,
+                  const F *bias) {
     constexpr Index size = Vector<F>::size;
     Vec<F> sum[tall][wide];
     for (int r = 0; r < tall; ++r)
         for (int j = 0; j < wide; ++j) sum[r][j] = into == Into::biased ? load(bias + j * size) : Vec<F>{};
-    accumulate(sum, depth, b, row, [a, ai, ak](Index k) {
-        return [entry = a + k * ak, ai](int r) { return entry[r * ai]; };
-    });
+    const auto left = [a, ai, ak](Index k) { return [entry = a + k * ak, ai](int r) { return entry[r * ai]; }; };
+    accumulate(sum, depth, b, right.row, left, right.apart);
     for (int r = 0; r < tall; ++r)
         for (int j = 0; j < wide; ++j) {
             F *to = c + r * ldc + j * size;
@@ -120,7 +136,7 @@ inline void product(Index rows, Index columns, Index depth, const F *a, Index ai
         const F *right = b.at(column), *offset = bias + (into == Into::biased ? column : 0);
         in_blocks<width>(rows, [&](Index first, auto tall) {
             F *to = c + first * ldc + column;
-            block<into, decltype(tall)::value, width>(depth, a + first * ai, ai, ak, right, b.row, to, ldc, offset);
+            block<into, decltype(tall)::value, width>(depth, a + first * ai, ai, ak, right, b, to, ldc, offset);
         });
     });
 }
@@ -129,7 +145,7 @@ inline void product(Index rows, Index columns, Index depth, const F *a, Index ai
 // few addresses to compute.
 template <typename Work>
 inline auto with_width(Index width, Work work) {
-    return width == 32 ? work(std::integral_constant<Index, 32>()) : work(width);
+    return width == 32 ? work(Constant<32>()) : work(width);
 }
 
 // A weight matrix w (outputs x inputs) in panels, for x w^T (`transposed`) and for x w.
@@ -170,14 +186,16 @@ void add_rows(const F *a, Index rows, Index columns, F *sum) {
     for (; j < columns; j += size) add_rows<1>(a + j, rows, columns, sum + j);
 }
 
+// Always in vectors of 32 bytes, so that every processor sums in the same order.
 template <typename F, typename Width>
 inline F dot(const F *a, const F *b, Width count) {
-    using V = Vec<F>;
+    typedef F V __attribute__((vector_size(32), aligned(sizeof(F)), may_alias));
+    constexpr Index size = 32 / sizeof(F);
     V sum{};
-    for (Index i = 0; i < count; i += Vector<F>::size)
+    for (Index i = 0; i < count; i += size)
         sum += *reinterpret_cast<const V *>(a + i) * *reinterpret_cast<const V *>(b + i);
     F total = 0;
-    for (Index i = 0; i < Vector<F>::size; ++i) total += sum[i];
+    for (Index i = 0; i < size; ++i) total += sum[i];
     return total;
 }
 

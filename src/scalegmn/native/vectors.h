@@ -20,11 +20,18 @@ namespace {
 
 using Index = std::int64_t;
 
+// Vectors as wide as the processor's, and the numbers of a cache line, to whole multiples of which widths are padded.
+#ifdef __AVX512F__
+constexpr Index BYTES = 64;
+#else
+constexpr Index BYTES = 32;
+#endif
+
 template <typename F>
 struct Vector {
-    typedef F type __attribute__((vector_size(32), aligned(sizeof(F)), may_alias));
-    static constexpr Index size = 32 / sizeof(F);
-    static constexpr Index block = 2 * size;
+    typedef F type __attribute__((vector_size(BYTES), aligned(sizeof(F)), may_alias));
+    static constexpr Index size = BYTES / sizeof(F);
+    static constexpr Index block = 64 / sizeof(F);
 };
 
 template <typename F>
@@ -42,8 +49,6 @@ inline void fetch(F *p, Index count) {
     constexpr Index line = 64 / sizeof(F);
     for (Index i = 0; i < count; i += line) __builtin_prefetch(p + i, 1);
 }
-
-inline double sum_of(Vec<double> v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 // Memory that begins where a cache line does and is not cleared.
 template <typename F>
