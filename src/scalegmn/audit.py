@@ -6,8 +6,6 @@ all symmetries must tell two networks apart. Half of the networks contain exact 
 neurons.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ states can be tested too: say with `act` how the states change::
     )
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Preparing networks for few bits: moved along the scaling symmetry to where rounding changes the outputs least."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Finding copies among many networks without comparing all pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """A short vector that is the same for all members of an orbit and changes little when weights change little."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 

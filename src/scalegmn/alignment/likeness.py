@@ -106,8 +106,6 @@ class Likeness:
             return torch.zeros_like(options[0])
         return (options[1] > options[0] + _LESS).to(options[0])
 
-    # -- parts -------------------------------------------------------------------------------------------------
-
     def _parts(self) -> Iterator[Likeness]:
         """Parts that have no sign variable in common."""
         left = list(self.entries)

@@ -1,7 +1,5 @@
 """The typer application, and the only place that turns exceptions into a line on stderr and an exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

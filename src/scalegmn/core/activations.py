@@ -4,8 +4,6 @@ An activation \(\sigma\) has a group \(D_\sigma\) and a homomorphism \(\phi\) wi
 \(\sigma(a x) = \phi(a) \sigma(x)\) for all \(a \in D_\sigma\) (Godfrey et al. 2022; paper, section 4).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -116,8 +116,6 @@ class Architecture:
         ]
         return f"{told}; {[*found, 'one has more connections or shared weights'][0]}"
 
-    # -- graph -------------------------------------------------------------------------------------------------
-
     @cached_property
     def incoming(self) -> tuple[tuple[int, ...], ...]:
         """For every layer, the indices of the connections that end in it."""
@@ -149,8 +147,6 @@ class Architecture:
         wires = all(c.dense or isinstance(c.map, Skip | Normalise) for c in self.connections)
         fed = all(self.incoming[1:]) and not any(c.constant or isinstance(c.map, Table) for c in self.connections)
         return one and sums and wires and fed and not self.shared
-
-    # -- symmetry ----------------------------------------------------------------------------------------------
 
     @cached_property
     def blocks(self) -> tuple[tuple[Block, ...], ...]:
@@ -184,8 +180,6 @@ class Architecture:
     def phis(self) -> tuple[Phi, ...]:
         """For every layer, the map from the pre-activation's multiplier to the post-activation's."""
         return tuple(layer.activation.phi for layer in self.layers)
-
-    # -- parameters --------------------------------------------------------------------------------------------
 
     def weight_shape(self, connection: int) -> tuple[int, ...]:
         """The shape of a connection's weights: (n_t, n_s / groups, K), or (n,) where there is one per neuron."""
@@ -222,8 +216,6 @@ class Architecture:
     def parameters(self) -> int:
         """Number of parameters of one network."""
         return sum(s.size for s in self.segments)
-
-    # -- construction ------------------------------------------------------------------------------------------
 
     @staticmethod
     def mlp(

@@ -6,8 +6,6 @@ of one orbit the same parameters, except in degenerate cases: a neuron without i
 same incoming weights, or a neuron whose incoming weights do not change under a sign flip and a permutation of inputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, overload

@@ -1,7 +1,5 @@
 """Networks of several architectures: joined by architecture, and one function applied to all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import overload
 

@@ -1,7 +1,5 @@
 """Architectures as JSON and back, exactly: what a zoo stores about its networks besides their weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import types

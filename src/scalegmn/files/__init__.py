@@ -1,7 +1,5 @@
 """Reading and writing files: regular files only, written whole or not at all; JSON, TOML and hashes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io
@@ -38,9 +36,6 @@ class StoredFile:
     file: str
     bytes: int
     sha256: str
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def write_atomically(path: Path, content: bytes) -> StoredFile:
@@ -239,9 +234,6 @@ def _still_there(path: Path, descriptor: int) -> None:
     """Whoever held the lock of a file before may have put it away in the meantime."""
     if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
         raise BlockingIOError(errno.EAGAIN, "another process put it away")
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def open_file(path: Path) -> BinaryIO:

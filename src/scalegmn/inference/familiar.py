@@ -185,8 +185,6 @@ class Familiar:
             return torch.full((len(networks),), torch.nan, dtype=torch.float64)
         return self.known[list(architectures).index(networks.architecture)].distance(networks)
 
-    # -- files ---------------------------------------------------------------------------------------------------
-
     def tensors(self) -> dict[str, Tensor]:
         """All numbers by name, for a file."""
         found: dict[str, Tensor] = {}

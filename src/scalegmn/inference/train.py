@@ -1,7 +1,5 @@
 """Training from Python in one call, for notebooks and programs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -117,8 +117,6 @@ class Trained:
         """The device on which it computes."""
         return next(self.model.parameters()).device
 
-    # -- use ---------------------------------------------------------------------------------------------------
-
     def read(
         self,
         source: Readable,
@@ -255,8 +253,6 @@ class Trained:
         # Converted here and checked when they were read.
         converted = [batch.to(dtype=self._dtype) for batch in networks]
         return ask([present(batch, self.canonical, self.device) for batch in converted]).cpu()
-
-    # -- sharing -----------------------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
         """Write `config.json`, `model.safetensors` and the statistics of training networks; `load` reads them."""

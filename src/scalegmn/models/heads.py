@@ -1,7 +1,5 @@
 """Heads: from the states of a trunk to one vector per network (invariant heads) or to new networks (editors)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Peers that see raw weights stay at chance without it. `PerParameter` is what mos
 the position of a neuron in its layer: only `PerLayer` and `LayerScale` commute with permutations.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

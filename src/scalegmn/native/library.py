@@ -1,7 +1,5 @@
 """Loads and calls compiled sources; without a compiler everything runs on plain torch operations."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The torch operators of this package, and which implementation of one runs: its plain formula, or C++."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

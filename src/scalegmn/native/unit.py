@@ -1,7 +1,5 @@
 """The operator `scalegmn::unit`: unit vectors, in plain torch operations or in C++, with the gradient in one step."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The message passing network between the first states and the readout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

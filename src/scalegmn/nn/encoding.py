@@ -1,7 +1,5 @@
 r"""From networks to the first states: initialisation and positional encodings (paper, A.1.1, A.1.2 and A.3)."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

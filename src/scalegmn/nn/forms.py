@@ -1,7 +1,5 @@
 """The two forms of the model: ours, and the paper's, which has every equation as printed. Each lists its parts."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 

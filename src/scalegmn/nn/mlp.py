@@ -1,7 +1,5 @@
 """The multilayer perceptron used everywhere: one hidden layer, LayerNorm, SiLU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

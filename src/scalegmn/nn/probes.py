@@ -1,7 +1,5 @@
 """Probe features: the responses of a network's neurons to learned inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 r"""From the last states to a vector per network, or to new parameters (paper, A.1.5 and A.4.3)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

@@ -4,8 +4,6 @@ Groups are those of `scalegmn.core.groups`; every net has one invariant part for
 the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The states of message passing, computed when they are needed."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps

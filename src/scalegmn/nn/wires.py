@@ -6,8 +6,6 @@ the mean product of queries and keys over its head, which does not move, since \
 messages to queries combine those of outputs and values, along the keys. None of this needs parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 

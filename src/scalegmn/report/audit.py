@@ -1,7 +1,5 @@
 """The symmetry audit: does a model give the same answers about networks that compute the same functions?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The pictures of a report: what networks show, and maps of their embeddings."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 from html import escape

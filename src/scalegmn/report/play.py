@@ -4,8 +4,6 @@ The page holds the weights of a few networks and the models as programs (`browse
 everything itself. There is no server and no other file.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence

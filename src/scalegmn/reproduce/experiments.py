@@ -1,7 +1,5 @@
 """Datasets, methods, and the recipe files that combine them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

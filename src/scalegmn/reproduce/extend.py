@@ -1,7 +1,5 @@
 """Rows, columns and tables of your own, for `scalegmn --plugin FILE.py reproduce`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

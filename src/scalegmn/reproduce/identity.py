@@ -4,8 +4,6 @@ A zoo that is built again is equal to the last bit, but older versions stored an
 header. Records from that time refer to a zoo by the checksum of such a header.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables from records: as data, as Markdown, and all together as a page."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

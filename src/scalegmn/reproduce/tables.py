@@ -1,7 +1,5 @@
 """The tables: which methods, on which datasets, and the published results (`tables.toml`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +35,7 @@ class ResultTable:
 
 
 def _table(name: str, told: dict[str, Any]) -> ResultTable:
-    lists = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+    lists: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in told.items()}
     published = {
         dataset: {method: (mean, *spread, None)[:2] for method, (mean, *spread) in values.items()}
         for dataset, values in lists.pop("paper", {}).items()

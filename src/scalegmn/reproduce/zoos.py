@@ -1,7 +1,5 @@
 """The zoos of the experiments: how each is built, small for two cores or at the size of the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

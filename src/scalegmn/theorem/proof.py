@@ -7,8 +7,6 @@ A vertex state is
 with one channel per input in each part except the first; with a dual stream, dual states hold the gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -248,9 +246,6 @@ def _set_dual_update(update: Update, c: StateChannels, sigma: dict[Group, Activa
 
     update.input = Analytic(at_input)  # type: ignore[assignment]
     update.output = Analytic(lambda x: x[..., :w])  # type: ignore[assignment]
-
-
-# -- small tools -----------------------------------------------------------------------------------------------------
 
 
 def _set_gamma(net: ScaleEquivariant, maps: Sequence[tuple[slice, slice]]) -> None:

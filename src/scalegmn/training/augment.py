@@ -1,7 +1,5 @@
 """Augmentation of batches: random symmetries, noise on the weights, and random affine maps of the inputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

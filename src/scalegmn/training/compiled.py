@@ -6,8 +6,6 @@ their loss is first traced to a graph of tensor operations for one architecture 
 compiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

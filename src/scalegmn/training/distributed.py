@@ -1,7 +1,5 @@
 """One process or several: which one writes, what each reads, and how they exchange values."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The JSON files of a run: what they must contain, checked before it is used."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

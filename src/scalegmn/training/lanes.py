@@ -1,7 +1,5 @@
 """Several recipes at once: each is trained by `scalegmn train` in a process of its own, so that all cores are used."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -9,8 +9,6 @@ results.json         written at the end: metrics on the validation and test spli
 lock                 held by the process that trains here
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import platform

@@ -1,7 +1,5 @@
 """`scalegmn report`: runs on one page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

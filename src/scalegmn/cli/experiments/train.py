@@ -1,7 +1,5 @@
 """`scalegmn train`: from a recipe to a trained model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

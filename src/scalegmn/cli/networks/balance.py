@@ -1,7 +1,5 @@
 """`scalegmn balance`: the same function with weights that are suited to few bits."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated, Any

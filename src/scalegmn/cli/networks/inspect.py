@@ -91,9 +91,6 @@ def _draw(networks: Networks, path: Path) -> None:
         raise ScaleGMNError(f"--plot: {path} cannot be written ({error.strerror})") from error
 
 
-# -- the answer --------------------------------------------------------------------------------------------------
-
-
 def describe(networks: Networks, names: Sequence[str]) -> dict[str, Any]:
     """Everything that the command prints, as plain values.
 
@@ -213,9 +210,6 @@ def _all_zero(networks: Networks, connections: Sequence[int], over: int) -> Tens
 def _places(masks: Sequence[Tensor]) -> dict[str, list[int]]:
     """Layer to neurons, for the layers that have any."""
     return {str(i): mask.nonzero().flatten().tolist() for i, mask in enumerate(masks) if mask.any()}
-
-
-# -- for people --------------------------------------------------------------------------------------------------
 
 
 def _show(answer: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """`scalegmn merge`: one checkpoint from several."""
 
-from __future__ import annotations
-
 import time
 from enum import StrEnum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`scalegmn edit`: change what an INR shows by changing its weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

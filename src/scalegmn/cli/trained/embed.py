@@ -1,7 +1,5 @@
 """`scalegmn embed`: the invariant embedding of networks as a NumPy file or CSV."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`scalegmn evaluate`: the metrics of a trained model, also on networks transformed by symmetries."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

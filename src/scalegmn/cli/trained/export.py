@@ -1,7 +1,5 @@
 """`scalegmn export`: a finished run as a directory to share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`scalegmn predict`: the answers of a trained model about a user's networks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

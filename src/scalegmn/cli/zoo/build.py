@@ -1,7 +1,5 @@
 """`scalegmn zoo build`: train the networks of a zoo."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`scalegmn zoo`: build, look at, check and import collections of networks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The tables of `scalegmn zoo info`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

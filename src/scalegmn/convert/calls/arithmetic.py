@@ -1,7 +1,5 @@
 """How the tracer handles sums, products and factors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

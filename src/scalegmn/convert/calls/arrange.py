@@ -1,7 +1,5 @@
 """How the tracer handles views, transpositions and indices: the order of axes, split channels, ranges."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -45,9 +43,6 @@ def ask_size(call: Call) -> object:
 
 def _ranked(builder: Builder, size: Size) -> bool:
     return size.index == 0 or builder.dims(size.value) is not None or size.value.axes is not None
-
-
-# -- views ---------------------------------------------------------------------------------------------------------
 
 
 def reshape(call: Call) -> Value:
@@ -227,9 +222,6 @@ def arranged(builder: Builder, value: Value, axes: Axes) -> Value:
         before = builder.axes(value)
         builder.input_axes, builder.input_last = before, before[-1] == "c"
     return replace(value, axes=None if plain else axes, dims=dims)
-
-
-# -- indices -------------------------------------------------------------------------------------------------------
 
 
 def getitem(call: Call) -> object:

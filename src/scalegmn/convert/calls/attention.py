@@ -1,7 +1,5 @@
 """How the tracer handles attention: scores of queries and keys, their softmax, and the weighted values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

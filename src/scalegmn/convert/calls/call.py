@@ -1,7 +1,5 @@
 """One operation of a traced module, with its operands resolved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

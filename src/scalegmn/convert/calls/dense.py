@@ -1,7 +1,5 @@
 """How the tracer handles linear layers, convolutions, normalisations and embeddings given as functions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """How the tracer handles functions and tensor methods."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable
@@ -173,9 +171,6 @@ def _compared(call: Call) -> object:
     if isinstance(mask, Constant) and isinstance(number, int | float):
         return replace(mask, tensor=mask.tensor == number)
     raise UnsupportedError(f"{call.operation} of values of the network")
-
-
-# -- attributes and tables ----------------------------------------------------------------------------------------
 
 
 def _getattr(call: Call) -> object:

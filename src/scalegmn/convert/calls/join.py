@@ -1,7 +1,5 @@
 """How the tracer handles concatenation, division into parts, padding and enlarging."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

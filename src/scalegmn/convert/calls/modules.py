@@ -1,7 +1,5 @@
 """How the tracer handles the modules of torch.nn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

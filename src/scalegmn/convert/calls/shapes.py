@@ -1,7 +1,5 @@
 """How the tracer handles pooling and changes of shape."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ...core.architecture import Pool

@@ -1,7 +1,5 @@
 """How the tracer handles torch's modules of attention."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

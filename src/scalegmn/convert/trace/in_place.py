@@ -1,7 +1,5 @@
 """In-place operations, which change what other names of the same memory refer to."""
 
-from __future__ import annotations
-
 import dis
 import inspect
 import operator

@@ -1,7 +1,5 @@
 """What is known about the shapes of values during tracing: the layers reveal the shape of the input one by one."""
 
-from __future__ import annotations
-
 from .value import Axes, UnknownSizeError, UnsupportedError, Value, space
 
 

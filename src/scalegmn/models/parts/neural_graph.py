@@ -5,8 +5,6 @@ Neurons (or channels) are nodes, biases are node features, weights (or kernels) 
 sequence of complete bipartite blocks, so a block's edges are one dense tensor (B, n_t, n_s, d).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

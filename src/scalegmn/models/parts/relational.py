@@ -4,8 +4,6 @@ Diao and Loynd, Relational attention: generalizing transformers for graph-struct
 Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR 2024.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """DWSNets: all linear permutation-equivariant maps between weight and bias spaces (Navon et al., ICML 2023)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 

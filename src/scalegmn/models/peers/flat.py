@@ -1,7 +1,5 @@
 """The plain multilayer perceptron on the flat parameter vector: the baseline without any symmetry."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """inr2vec: rows of stacked weights, encoded one by one, max-pooled, and decoded to the function (De Luigi et al.)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

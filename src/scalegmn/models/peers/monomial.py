@@ -6,8 +6,6 @@ same multiplier may be mixed. For positive scales the outgoing weights of the la
 and its bias by q, so they are kept apart; for signs 1/q = q, and they mix.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

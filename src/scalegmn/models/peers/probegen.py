@@ -1,7 +1,5 @@
 """ProbeGen: networks seen only through their outputs on learned probes (Kahana et al. 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

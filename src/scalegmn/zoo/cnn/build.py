@@ -1,7 +1,5 @@
 """Building CNN zoos: image classifiers with random hyperparameters, their weights and their accuracy."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """The Small CNN Zoo (Unterthiner et al., 2020): one matrix of weights, a table of metrics, a layout."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import gzip
@@ -102,9 +100,6 @@ def _pieces(rows: Array) -> Iterator[Array]:
     return (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
 
 
-# -- weights -----------------------------------------------------------------------------------------------------------
-
-
 def _open_weights(source: Files, name: str, scratch: Path, width: int) -> Array:
     """The matrix, memory-mapped."""
     path = copy_out(source, name, scratch)
@@ -173,9 +168,6 @@ def _parameters(where: str, weights: Array, rows: Array, order: Array) -> Tensor
     if len(bad):
         raise ScaleGMNError(f"{where}: row {rows[bad[0]]} has NaN or infinite weights")
     return torch.from_numpy(found[:, order])
-
-
-# -- metrics -----------------------------------------------------------------------------------------------------------
 
 
 def _csv_rows(source: Files, name: str) -> Iterator[dict[str, str]]:
@@ -251,9 +243,6 @@ def _columns(table: dict[str, list[str] | Array], rows: Array) -> dict[str, Tens
         else:
             found[name] = torch.from_numpy(values[rows]).to(torch.int64 if name == "step" else torch.float32)
     return found
-
-
-# -- splits ------------------------------------------------------------------------------------------------------------
 
 
 def _select(

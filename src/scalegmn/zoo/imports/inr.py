@@ -1,7 +1,5 @@
 """Published INR collections: MNIST-INR and FMNIST-INR (Navon et al., 2023), CIFAR10-INR (Zhou et al., 2023)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -157,9 +155,6 @@ def _append(
     writer.append(architecture, networks.parameters.float(), columns)
 
 
-# -- CIFAR10-INR -------------------------------------------------------------------------------------------------------
-
-
 def _nfn_entries(source: Files) -> tuple[list[Member], str]:
     found = []
     for name in source.names:
@@ -175,9 +170,6 @@ def _nfn_entries(source: Files) -> tuple[list[Member], str]:
         raise ScaleGMNError(f"{source.path}: expected files randinit_smaller_<label>s/net<index>.pth, found none")
     found.sort(key=lambda entry: (entry.view, entry.image_id, entry.label))
     return found, "published: by image number, cut at 45,000 and 50,000; augmented copies in train only"
-
-
-# -- MNIST-INR and FMNIST-INR ------------------------------------------------------------------------------------------
 
 
 def _dws_entries(source: Files, kind: str) -> tuple[list[Member], str]:

@@ -1,7 +1,5 @@
 """A zoo from parts of others: some of the networks of one, or those of several together."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

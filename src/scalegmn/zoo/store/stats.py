@@ -1,7 +1,5 @@
 """What is in a zoo, in numbers: counts, metrics, and how the weights of each layer are distributed."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writing a zoo shard by shard, so that a killed build continues where it stopped."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -77,8 +75,6 @@ class ZooWriter:
     def __len__(self) -> int:
         return sum(part["networks"] for part in self.parts)
 
-    # -- beginning ---------------------------------------------------------------------------------------------
-
     def _begin(self) -> bool:
         """Prepare the directory, and return whether it already holds the finished zoo."""
         with directory_for(self.path):
@@ -125,8 +121,6 @@ class ZooWriter:
     def _complete_parts(self) -> list[Json]:
         return complete_parts(self.path)
 
-    # -- shards ------------------------------------------------------------------------------------------------
-
     def append(self, architecture: Architecture, parameters: Tensor, columns: Mapping[str, Column]) -> None:
         """Write the next shard: networks of one architecture and their rows of the table.
 
@@ -167,8 +161,6 @@ class ZooWriter:
         for name in sorted(set(self.parts[0]["categories"]) ^ set(categories)):
             before, now = ("numbers", "names") if name in categories else ("names", "numbers")
             raise ScaleGMNError(f"column {name!r}: expected {before} as in the shards before, got {now}")
-
-    # -- end ---------------------------------------------------------------------------------------------------
 
     def finish(self, *, images: Tensor | None = None, notes: Mapping[str, Any] | None = None) -> None:
         """Join the table, write the images and `zoo.json`, and remove files that only an unfinished zoo needs.

@@ -4,8 +4,6 @@ The graph of a file is simplified (`graph`) and becomes a module whose forward c
 node in turn (`operations`). Weights are its parameters, under the names of the file.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the operations of ONNX are in torch, on tensors whose views are remembered (`axes`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
