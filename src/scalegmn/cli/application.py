@@ -40,7 +40,6 @@ def _global_options(
             metavar="FILE.py",
             envvar=_PLUGINS,
             help="Run this file first: methods, datasets and tables of your own. May be repeated.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -29,22 +29,15 @@ TITLES = {
 @app.command(epilog=examples("scalegmn demo", "scalegmn demo --quick", "scalegmn demo --out /tmp/demo --json"))
 def demo(
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The directory for zoo, runs and report.html (default: demo, or demo/quick).", show_default=False
-        ),
+        Path | None, typer.Option(help="The directory for zoo, runs and report.html (default: demo, or demo/quick).")
     ] = None,
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Fewer networks and epochs: faster, less accurate models."),
+        bool, typer.Option("--quick", help="Fewer networks and epochs: faster, less accurate models.")
     ] = False,
     networks: Annotated[
-        int | None, typer.Option(min=50, help="Networks of the zoo (default: all 1,797 digits).", show_default=False)
+        int | None, typer.Option(min=50, help="Networks of the zoo (default: all 1,797 digits).")
     ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Epochs of every model (default: 20).", show_default=False),
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every model (default: 20).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Try a trained model; then build a zoo of digits, train four models, compare them and write a report.

@@ -46,7 +46,6 @@ def reproduce(
             metavar="TABLE",
             help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries, "
             "distributions or learning-curve.",
-            show_default=False,
         ),
     ],
     scale: Annotated[
@@ -54,29 +53,20 @@ def reproduce(
     ] = ScaleOption.small,
     seeds: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=1000,
-            help="Seeds of every run (default: 1; 2 with --tune; 3 at the paper's scale).",
-            show_default=False,
-        ),
+        typer.Option(min=1, max=1000, help="Seeds of every run (default: 1; 2 with --tune; 3 at the paper's scale)."),
     ] = None,
-    methods: Annotated[str | None, typer.Option(help="Only these rows: a,b,...", show_default=False)] = None,
-    datasets: Annotated[str | None, typer.Option(help="Only these columns: a,b,...", show_default=False)] = None,
-    images: Annotated[
-        Path | None, typer.Option(help="The folder of the image files, to build zoos from.", show_default=False)
-    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these rows: a,b,...")] = None,
+    datasets: Annotated[str | None, typer.Option(help="Only these columns: a,b,...")] = None,
+    images: Annotated[Path | None, typer.Option(help="The folder of the image files, to build zoos from.")] = None,
     published: Annotated[
         Path | None,
         typer.Option(
             help="The folder of published collections (mnist-inrs, fmnist_inrs, siren_cifar_wts, cifar10, "
-            "svhn_cropped; folders or archives); zoos are built for those that are not there.",
-            show_default=False,
+            "svhn_cropped; folders or archives); zoos are built for those that are not there."
         ),
     ] = None,
     minutes: Annotated[
-        float | None,
-        typer.Option(min=0, help="Budget of every run, instead of that of its recipe.", show_default=False),
+        float | None, typer.Option(min=0, help="Budget of every run, instead of that of its recipe.")
     ] = None,
     tune: Annotated[
         bool,
@@ -90,23 +80,17 @@ def reproduce(
         Path | None,
         typer.Option(
             help="A folder of recipes SCALE/FOLDER/METHOD.toml that take precedence over those of the package; --tune "
-            "writes there.",
-            show_default=False,
+            "writes there."
         ),
     ] = None,
     table_only: Annotated[
-        bool,
-        typer.Option("--table-only", help="Train nothing: only show existing results."),
+        bool, typer.Option("--table-only", help="Train nothing: only show existing results.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time (default: one per core).", show_default=False)
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at the same time (default: one per core).")] = None,
     zoos: Annotated[Path, typer.Option(help="The folder of the zoos.")] = Path("zoos"),
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
     results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
-    page: Annotated[
-        Path | None, typer.Option(help="Write a page with all tables, such as docs/results.md.", show_default=False)
-    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Write a page with all tables, such as docs/results.md.")] = None,
     pictures: Annotated[Path, typer.Option(help="The folder of the pictures of distributions.")] = Path(
         "docs", "distributions"
     ),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
 )
 def sweep(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.")],
     grid: Annotated[
         list[str] | None,
         typer.Option("--grid", help="key=a,b,c, or a TOML file of lists, or a shipped one. May be repeated."),

@@ -18,7 +18,7 @@ from ..console import interruptible, print_json, stdout
     )
 )
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.")],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change an entry: dotted.key=value. May be repeated.")
     ] = None,

@@ -17,8 +17,8 @@ from .options import Activation, Arch, Frequency, Json, Out
 if TYPE_CHECKING:
     from ...alignment.align import Alignment
 
-_A = Annotated[Path, typer.Argument(help="A checkpoint (torch, safetensors, Keras, ONNX).", show_default=False)]
-_B = Annotated[Path, typer.Argument(help="Another checkpoint of the same architecture.", show_default=False)]
+_A = Annotated[Path, typer.Argument(help="A checkpoint (torch, safetensors, Keras, ONNX).")]
+_B = Annotated[Path, typer.Argument(help="Another checkpoint of the same architecture.")]
 
 
 @app.command(
@@ -68,8 +68,7 @@ def align(
     w0: Frequency = None,
     prefix: Prefix = "",
     data: Annotated[
-        Path | None,
-        typer.Option(help="Inputs (.npy, .npz, .pt): also match the responses of neurons."),
+        Path | None, typer.Option(help="Inputs (.npy, .npz, .pt): also match the responses of neurons.")
     ] = None,
     as_json: Json = False,
 ) -> None:

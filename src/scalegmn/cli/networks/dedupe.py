@@ -35,7 +35,7 @@ _WORDS = {"identical": "identical files", "same": "the same up to symmetry", "ne
     )
 )
 def dedupe(
-    folder: Annotated[Path, typer.Argument(help="A folder; subfolders are searched too.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A folder; subfolders are searched too.")],
     arch: Annotated[
         list[str] | None, typer.Option(help="module:function that returns an nn.Module; may be given several times.")
     ] = None,

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from ...core.architecture import Architecture, Connection
     from ...core.networks import Networks
 
-_FINDINGS = {
-    "no_input": "no input",
-    "no_output": "no output",
-    "dead": "dead",
-    "out_of_phase": "out of phase",
-}
+_FINDINGS = {"no_input": "no input", "no_output": "no output", "dead": "dead", "out_of_phase": "out of phase"}
 _SHOWN_FILES = 20
 
 
@@ -38,12 +33,10 @@ _SHOWN_FILES = 20
 def inspect(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Checkpoints (torch, safetensors, Keras, ONNX); without any, the module of --arch.",
-                       show_default=False),
+        typer.Argument(help="Checkpoints (torch, safetensors, Keras, ONNX); without any, the module of --arch."),
     ] = None,
     arch: Annotated[
-        str | None,
-        typer.Option(help="module:function or path/file.py:function that returns the nn.Module."),
+        str | None, typer.Option(help="module:function or path/file.py:function that returns the nn.Module.")
     ] = None,
     activation: Annotated[
         str | None, typer.Option(help="Hidden activation of a multilayer perceptron, instead of --arch.")

@@ -15,9 +15,7 @@ from ..sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, 
 )
 def embed(
     run: RunPath,
-    sources: Annotated[
-        list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.", show_default=False)
-    ],
+    sources: Annotated[list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write (.npz).")] = Path("embeddings.npz"),
     split: Split = None,
     activation: ActivationName = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
 )
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model, to see its options.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="A model, to see its options.")] = None,
     pretrained: Annotated[
         bool, typer.Option("--pretrained", help="Instead, list the trained models that come with the package.")
     ] = False,

@@ -21,9 +21,7 @@ from ..sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, 
 )
 def predict(
     run: RunPath,
-    sources: Annotated[
-        list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.", show_default=False)
-    ],
+    sources: Annotated[list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.")],
     activation: ActivationName = None,
     arch: Archs = None,
     prefix: Prefix = "",
