@@ -165,17 +165,12 @@ class LayerScale(Standardisation):
         return torch.zeros_like(mean), square.sqrt()
 
 
+_KINDS: dict[Kind, type[Standardisation]] = {"parameter": PerParameter, "layer": PerLayer, "scale": LayerScale}
+
+
 def normaliser(kind: Kind, architectures: Sequence[Architecture]) -> Normalisation:
     """The normalisation with the name `kind` in recipes."""
-    match kind:
-        case "parameter":
-            return PerParameter(architectures)
-        case "layer":
-            return PerLayer(architectures)
-        case "scale":
-            return LayerScale(architectures)
-        case "none":
-            return Unchanged()
+    return Unchanged() if kind == "none" else _KINDS[kind](architectures)
 
 
 def _moments(networks: Networks) -> tuple[Tensor, Tensor]:

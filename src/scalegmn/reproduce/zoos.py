@@ -107,10 +107,6 @@ def _views(name: str, place: Folders) -> Zoo:
     )
 
 
-def _single_view(name: str, place: Folders) -> Zoo:
-    return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place), where={"view": "0"})
-
-
 def _cnn(name: str, place: Folders) -> Zoo:
     """Small CNNs, of one activation, on grey images; at the paper's scale they train as long as the published ones."""
     images, _, activation = name.partition("-gs-")
@@ -126,8 +122,10 @@ def _cnn(name: str, place: Folders) -> Zoo:
     )
 
 
-def _both(name: str, place: Folders) -> Zoo:
-    return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place))
+def _combined(name: str, place: Folders) -> Zoo:
+    """Several zoos as one, or one view of each image of a zoo."""
+    where = {"view": "0"} if name == "cifar10" else None
+    return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place), where=where)
 
 
 CNNS = tuple(f"{images}-gs-{kind}" for images in ("cifar10", "svhn") for kind in ("relu", "tanh", "both"))
@@ -142,9 +140,7 @@ _BUILDERS: dict[str, Callable[[str, Folders], Zoo]] = {
     "fashion-mnist": _inr,
     "cifar10-views": _views,
     **dict.fromkeys(CNNS, _cnn),
-    "cifar10": _single_view,
-    "cifar10-gs-both": _both,
-    "svhn-gs-both": _both,
+    **dict.fromkeys(PARTS, _combined),
 }
 NAMES = tuple(_BUILDERS)
 # The names under which collections are published, as folders or archives, and a file that such a folder holds.

@@ -8,7 +8,6 @@ with one channel per input in each part except the first; with a dual stream, du
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -25,40 +24,17 @@ from ..nn.message import EdgeUpdate, Message, Update
 from ..nn.scale import ScaleEquivariant, ScaleInvariants
 
 
-@dataclass(frozen=True)
 class StateChannels:
-    """The parts of a vertex state for `count` inputs. Messages use the first `count` channels."""
+    """The parts of a vertex state: slices `pre`, `post`, `pre_gradient` and `post_gradient` after the bias.
 
-    count: int
+    Arguments:
+        count: Number of inputs; messages use the first `count` channels.
+    """
 
-    @property
-    def width(self) -> int:
-        """The number of channels of a state."""
-        return 1 + 4 * self.count
-
-    def part(self, index: int) -> slice:
-        """One of the four parts after the bias."""
-        return slice(1 + index * self.count, 1 + (index + 1) * self.count)
-
-    @property
-    def pre(self) -> slice:
-        """The channels of the pre-activations."""
-        return self.part(0)
-
-    @property
-    def post(self) -> slice:
-        """The channels of the post-activations."""
-        return self.part(1)
-
-    @property
-    def pre_gradient(self) -> slice:
-        """The channels of the gradients at pre-activations."""
-        return self.part(2)
-
-    @property
-    def post_gradient(self) -> slice:
-        """The channels of the gradients at post-activations."""
-        return self.part(3)
+    def __init__(self, count: int) -> None:
+        self.count, self.width = count, 1 + 4 * count
+        parts = (slice(1 + i * count, 1 + (i + 1) * count) for i in range(4))
+        self.pre, self.post, self.pre_gradient, self.post_gradient = parts
 
 
 class AnalyticInvariant(Invariant):
