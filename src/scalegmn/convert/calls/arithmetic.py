@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ...core.activations import activation
 from ...core.architecture import Table
-from ..layout import Fixed, Source
+from ..layout import Fixed
 from ..trace.value import UnsupportedError, Value
 from .attention import Scores, causal_mask
 from .call import Call, Constant, Parameter, Rows, operand_name
@@ -45,13 +45,9 @@ def _sum(call: Call, a: object, b: object, factor: float) -> object:
 def _added(call: Call, value: Value, p: Parameter) -> Value:
     """A learned bias, or a learned table of positions."""
     if _per_neuron(call, value, p.shape):
-        source = call.learned(p)
-        assert source is not None
-        return call.builder.shift(value, source, math.prod(p.shape))
+        return call.builder.shift(value, call.use(p.source), math.prod(p.shape))
     positions, turned = _per_position(call, value, p.shape)
-    source = call.learned(replace(p, source=replace(p.source, transposed=turned)))
-    assert source is not None
-    return call.builder.table(value, source, Table(positions))
+    return call.builder.table(value, call.use(replace(p.source, transposed=turned)), Table(positions))
 
 
 def _shifted(call: Call, value: Value, c: Constant, factor: float) -> Value:
@@ -122,9 +118,7 @@ def multiply(call: Call) -> object:
                 raise UnsupportedError(f"{operand_name(other)} as a factor, which has zeros")
             return call.builder.scale(value, fixed, math.prod(shape))
         assert isinstance(other, Parameter)
-        source: Source | None = call.learned(other)
-        assert source is not None
-        return call.builder.scale(value, source, math.prod(shape))
+        return call.builder.scale(value, call.use(other.source), math.prod(shape))
     raise UnsupportedError(f"{operand_name(other)} as a factor")
 
 

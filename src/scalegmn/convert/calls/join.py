@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 from ...core.activations import activation
-from ...core.architecture import Pool, Table
-from ..trace.value import UnsupportedError, Value
+from ...core.architecture import Pool, Skip, Table
+from ..trace.value import Arc, Node, UnsupportedError, Value
 from .arrange import narrowed, taken
 from .call import Call, Parameter, Rows, operand_name
 from .shapes import each
@@ -52,8 +52,7 @@ def as_rows(call: Call, operand: object, size: int) -> Rows:
     fits = isinstance(operand, Parameter) and operand.shape[-1] == size and len(operand.shape) <= 3
     if not isinstance(operand, Parameter) or not fits or (len(operand.shape) == 3 and operand.shape[0] != 1):
         raise UnsupportedError(f"a concatenation of {operand_name(operand)} with positions")
-    source = call.learned(replace(operand, source=replace(operand.source, transposed=len(operand.shape) > 1)))
-    assert source is not None
+    source = call.use(replace(operand.source, transposed=len(operand.shape) > 1))
     return Rows(source, math.prod(operand.shape[:-1]), size)
 
 
@@ -117,9 +116,6 @@ def pad(call: Call) -> Value:
 
 def _more_channels(call: Call, value: Value, before: int, after: int) -> Value:
     """Zero channels before and after the others."""
-    from ...core.architecture import Skip
-    from ..trace.value import Arc, Node
-
     builder = call.builder
     value = builder.settled(value) if value.offset else value
     size = builder.known_size(value)
