@@ -22,25 +22,14 @@ from .activations import Activation, Phi, activation
 from .blocks import Block, find_blocks
 from .groups import Group, group
 from .html import html_table
-from .maps import LATER
-from .maps import Attention as Attention
-from .maps import Combine as Combine
-from .maps import Conv as Conv
-from .maps import Linear as Linear
-from .maps import Map as Map
-from .maps import Normalise as Normalise
-from .maps import Pool as Pool
-from .maps import Product as Product
-from .maps import Scale as Scale
-from .maps import Skip as Skip
-from .maps import Sum as Sum
-from .maps import Table as Table
-from .parts import Connection as Connection
-from .parts import Kind as Kind
-from .parts import Layer as Layer
-from .parts import Segment as Segment
-from .parts import Shared as Shared
+from .maps import LATER, Attention, Combine, Conv, Linear, Map, Normalise, Pool, Product, Scale, Skip, Sum, Table
+from .parts import Connection, Kind, Layer, Segment, Shared
 from .wiring import check_graph
+
+__all__ = [
+    "Architecture", "Attention", "Combine", "Connection", "Conv", "Kind", "Layer", "Linear", "Map", "Normalise", "Pool",
+    "Product", "Role", "Scale", "Segment", "Shared", "Skip", "Sum", "Table",
+]  # fmt: skip
 
 Role = Literal["input", "hidden", "output"]
 

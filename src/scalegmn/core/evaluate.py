@@ -71,10 +71,10 @@ def respond(architecture: Architecture, parameters: Parameters, x: Tensor) -> Re
     return Responses(tuple(pre), tuple(post))
 
 
-def gradients(
+def respond_with_gradients(
     architecture: Architecture, parameters: Parameters, x: Tensor, cotangent: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """The gradient of <cotangent, output> at every pre-activation, averaged over space.
+) -> tuple[Responses, tuple[Tensor, ...]]:
+    """`respond`, and the gradient of <cotangent, output> at every pre-activation, averaged over space.
 
     It is multiplied by 1/q when the pre-activations are multiplied by q. Differentiable if gradients are enabled.
 
@@ -83,15 +83,8 @@ def gradients(
         cotangent: Broadcasts to the output (B, N, n_L); ones if omitted.
 
     Returns:
-        Per layer (B, N, n). The input layer holds the gradient with respect to the inputs.
+        The responses, and gradients per layer (B, N, n). The input layer holds the gradient with respect to the inputs.
     """
-    return respond_with_gradients(architecture, parameters, x, cotangent)[1]
-
-
-def respond_with_gradients(
-    architecture: Architecture, parameters: Parameters, x: Tensor, cotangent: Tensor | None = None
-) -> tuple[Responses, tuple[Tensor, ...]]:
-    """`respond` and `gradients` in one pass."""
     graph = torch.is_grad_enabled()
     batch = _batch(parameters)
     with torch.inference_mode(False), torch.enable_grad():

@@ -333,7 +333,7 @@ class Networks:
             Per layer (B, N, n).
         """
         x = _evaluate.prepare_inputs(self.architecture, x, len(self), self.parameters)
-        return _evaluate.gradients(self.architecture, self.views, x, cotangent)
+        return _evaluate.respond_with_gradients(self.architecture, self.views, x, cotangent)[1]
 
 
 def _as_integer(index: Any) -> int | None:
