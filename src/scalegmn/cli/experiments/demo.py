@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..application import app, examples
-from ..console import note, print_json, stdout
+from ..console import note, print_json, stdout, table
 from ..progress import Bar
 
 if TYPE_CHECKING:
@@ -107,12 +107,9 @@ class TrainingProgress(Bar):
 
 
 def _show(found: Mapping[str, Mapping[str, float]]) -> None:
-    from rich.table import Table
-
-    table = Table("model", box=None, header_style="bold")
-    for column in ("parameters", "test accuracy", "accuracy on copies", "answers changed", "seconds"):
-        table.add_column(column, justify="right")
+    numbers = ("parameters", "test accuracy", "accuracy on copies", "answers changed", "seconds")
+    shown = table("model", numbers=numbers, header_style="bold")
     for name, row in found.items():
         shares = [f"{100 * row[key]:.1f} %" for key in ("accuracy", "accuracy_transformed", "answers_changed")]
-        table.add_row(TITLES[name], f"{row['parameters']:,}", *shares, f"{row['seconds']:.0f}")
-    stdout().print(table)
+        shown.add_row(TITLES[name], f"{row['parameters']:,}", *shares, f"{row['seconds']:.0f}")
+    stdout().print(shown)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..application import app, examples
-from ..console import interruptible, note, number, print_json, stdout
+from ..console import interruptible, note, number, print_json, stdout, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,13 +108,14 @@ def reproduce(
     from ...reproduce.identity import caps
     from ...reproduce.records import read_records
     from ...reproduce.run import missing
-    from ...reproduce.tables import chosen, table
+    from ...reproduce.tables import chosen
+    from ...reproduce.tables import table as table_of
     from ...reproduce.trials import read_outcomes, tried
     from ...reproduce.zoos import Folders
     from ...training.recipe import add_recipes
     from ..progress import BuildProgress
 
-    wanted = table(name)
+    wanted = table_of(name)
     if tune and recipes is None:
         raise ScaleGMNError("--tune: expected --recipes FOLDER as well, where recipes that win are written")
     if tune and not tried(wanted, scale.value):
@@ -213,14 +214,10 @@ def _teller(split: str, words: str = "") -> Watch:
 
 
 def _show(data: dict[str, Any]) -> None:
-    from rich.table import Table as Grid
-
     from ...reproduce.render import footers, grid
 
     heads, rows = grid(data)
-    shown = Grid(heads[0], box=None, header_style="bold", title=data["title"], title_justify="left")
-    for head in heads[1:]:
-        shown.add_column(head, justify="right")
+    shown = table(heads[0], numbers=heads[1:], header_style="bold", title=data["title"], title_justify="left")
     for row in rows:
         shown.add_row(*(cell.replace("**", "[bold]", 1).replace("**", "[/bold]") for cell in row))
     stdout().print(shown)

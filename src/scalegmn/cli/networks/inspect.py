@@ -10,8 +10,9 @@ import typer
 
 from ...errors import ScaleGMNError
 from ..application import app, examples
-from ..console import print_json, stdout
+from ..console import print_json, stdout, table
 from ..sources import Prefix, hidden_activation, load_module
+from .options import Activation, Frequency, Json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,15 +39,13 @@ def inspect(
     arch: Annotated[
         str | None, typer.Option(help="module:function or path/file.py:function that returns the nn.Module.")
     ] = None,
-    activation: Annotated[
-        str | None, typer.Option(help="Hidden activation of a multilayer perceptron, instead of --arch.")
-    ] = None,
-    w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.")] = None,
+    activation: Activation = None,
+    w0: Frequency = None,
     prefix: Prefix = "",
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the graph, blocks coloured by permutation slot (.png, .svg, .pdf).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show architecture, parameters, symmetries and idle neurons of networks of one architecture.
 
@@ -218,11 +217,8 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table("layer", "from", "neurons", "activation", "parameters", "group", "permuted with", box=None)
-    for kind in kinds:
-        table.add_column(_FINDINGS[kind], justify="right")
+    words = ("layer", "from", "neurons", "activation", "parameters", "group", "permuted with")
+    shown = table(*words, numbers=[_FINDINGS[kind] for kind in kinds])
     slots = [row["permutation_slot"] for row in answer["layers"]]
     for i, row in enumerate(answer["layers"]):
         partners = [str(j) for j, slot in enumerate(slots) if slot == slots[i] and j != i]
@@ -230,7 +226,7 @@ def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
         if len(row["blocks"]) > 1 or row["blocks"][0]["heads"] > 1:
             permuted = "\n".join(b["text"] for b in row["blocks"])
         counts = [sum(len(f[kind].get(str(i), [])) for f in answer["files"]) for kind in kinds]
-        table.add_row(
+        shown.add_row(
             f"{i} {row['role']}",
             "\n".join(row["from"]),
             str(row["neurons"]),
@@ -240,22 +236,19 @@ def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
             permuted,
             *map(str, counts),
         )
-    return table
+    return shown
 
 
 def _file_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("file", box=None)
-    for kind in kinds:
-        table.add_column(_FINDINGS[kind], justify="right")
+    shown = table("file", numbers=[_FINDINGS[kind] for kind in kinds])
     for found in answer["files"][:_SHOWN_FILES]:
-        table.add_row(Text(found["file"]), *(str(sum(map(len, found[kind].values()))) for kind in kinds))
+        shown.add_row(Text(found["file"]), *(str(sum(map(len, found[kind].values()))) for kind in kinds))
     more = len(answer["files"]) - _SHOWN_FILES
     if more > 0:
-        table.add_row(f"and {more} more (--json lists all)")
-    return table
+        shown.add_row(f"and {more} more (--json lists all)")
+    return shown
 
 
 def _group_size(found: dict[str, Any]) -> str:
