@@ -224,8 +224,7 @@ def output_of(model: Model, networks: Networks) -> Tensor:
     """The output of an invariant model, the direction of an editor."""
     if isinstance(model, Editor):
         return model.direction(networks)
-    y: Tensor = model(networks)
-    return y
+    return model(networks)
 
 
 def audit(methods: Sequence[Method]) -> Iterator[Verdict]:

@@ -268,8 +268,7 @@ def _linear(connection: Connection, weight: Tensor, x: Tensor) -> Tensor:
         )
     w = w.transpose(1, 2)
     if not pointwise:
-        y: Tensor = rows @ w
-        return y
+        return rows @ w
     space = rows.shape[2:-1]
     y = (rows.flatten(1, -2) @ w).unflatten(1, (rows.shape[1], *space))
     return y.movedim(-1, 2)

@@ -86,8 +86,7 @@ class ScaleGMNTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> States:
         """States that are computed when they are needed."""
-        states: States = self.body(networks)
-        return states
+        return self.body(networks)
 
     def pooling(self) -> Pooling:
         readout = Readout(

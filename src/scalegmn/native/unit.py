@@ -23,8 +23,7 @@ def unit(x: Tensor) -> Tensor:
     >>> unit(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).tolist()
     [0.6, 0.8]
     """
-    y: Tensor = torch.ops.scalegmn.unit.default(x) if is_dispatched(x) else _differentiable(x)
-    return y
+    return torch.ops.scalegmn.unit.default(x) if is_dispatched(x) else _differentiable(x)
 
 
 def _formula(x: Tensor) -> Tensor:
@@ -69,8 +68,7 @@ class _Unit(torch.autograd.Function):
             return torch.autograd.grad(_formula(x), x, grad, create_graph=True)[0]
         if not is_traced(grad):
             return _backward(grad, x)
-        gradient: Tensor = torch.ops.scalegmn.unit_backward.default(grad, x)
-        return gradient
+        return torch.ops.scalegmn.unit_backward.default(grad, x)
 
 
 # Without the look for functional transforms in the `apply` of Python: where this is called there are none.

@@ -118,8 +118,7 @@ class PassingLayer(nn.Module, ABC):
         companions: Sequence[Tensor] = (),
     ) -> Tensor:
         contexts = [old.positions[layer], *products] if self.style.positions else products
-        x: Tensor = self._run(update, old.symmetry, layer, states, contexts, companions)
-        return x
+        return self._run(update, old.symmetry, layer, states, contexts, companions)
 
 
 class GraphLayer(PassingLayer):
@@ -148,8 +147,7 @@ class GraphLayer(PassingLayer):
         return self._edge(step, connection, step.old.e(connection), self.edge_update if self.edges else None)
 
     def summary(self, old: States, layer: int) -> Tensor:
-        y: Tensor = self.invariant(old.symmetry, layer, *self.vertex(old, layer))
-        return y
+        return self.invariant(old.symmetry, layer, *self.vertex(old, layer))
 
     def vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         """The states of a vertex and their invariants."""
@@ -169,8 +167,7 @@ class GraphLayer(PassingLayer):
         outer = None if inverse is None else (step.old.x(c.target), inverse)
         invariants = step.summary(c.target), step.summary(c.source)
         along = self.along(step, Way(symmetry, connection))
-        new: Edge = self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
-        return new
+        return self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
 
     def along(self, old: States, way: Way) -> list[Tensor]:
         """Encodings of the targets and of the sources of edges, whichever way messages go."""

@@ -51,8 +51,7 @@ class World:
         result, complaint = box
         if complaint is not None:
             raise ScaleGMNError(complaint)
-        found: T = result
-        return found
+        return result
 
     def part(self, indices: Tensor) -> Tensor:
         """This process's share of some indices, dealt out in turns."""

@@ -95,5 +95,4 @@ def checked(kind: Any, value: Any, path: Path) -> Any:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The content of a config.json."""
-    found: dict[str, Any] = checked(Config, read_object(path), path)
-    return found
+    return checked(Config, read_object(path), path)

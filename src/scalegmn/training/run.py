@@ -220,8 +220,7 @@ class Run:
         if not self.finished:
             raise ScaleGMNError(f"run: {self.path} is not finished; continue it with `scalegmn train --resume`")
         path = self.path / "results.json"
-        found: dict[str, Any] = checked(Results, read_object(path), path)
-        return found
+        return checked(Results, read_object(path), path)
 
 
 def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture], zoo: Zoo) -> dict[str, Any]:

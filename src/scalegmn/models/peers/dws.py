@@ -92,8 +92,7 @@ class DWSTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters."""
-        found: Features = self.blocks(self.folding.fold(self.normalise(networks).parameters[..., None]))
-        return found
+        return self.blocks(self.folding.fold(self.normalise(networks).parameters[..., None]))
 
     def pooling(self) -> Pooling:
         size = 4 * self.spec.width

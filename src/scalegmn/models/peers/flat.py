@@ -41,8 +41,7 @@ class FlatTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
-        hidden: Tensor = self.maps(self.normalise(networks).parameters)
-        return hidden
+        return self.maps(self.normalise(networks).parameters)
 
     def pooling(self) -> Pooling:
         return Pooling(nn.Identity(), nn.Identity(), self.spec.width)

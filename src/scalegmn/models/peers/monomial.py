@@ -168,8 +168,7 @@ class MonomialTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters, transformed like them."""
-        found: Features = self.maps(self.folding.fold(self.normalise(networks).parameters[..., None]))
-        return found
+        return self.maps(self.folding.fold(self.normalise(networks).parameters[..., None]))
 
     def pooling(self) -> Pooling:
         spec, channels = self.spec, self.folding.channels(self.spec.width)

@@ -41,8 +41,7 @@ class PointGenerator(nn.Module):
 
     def forward(self) -> Tensor:
         """The probes (probes, inputs)."""
-        points: Tensor = self.maps(self.latents)
-        return points
+        return self.maps(self.latents)
 
 
 class ImageGenerator(nn.Module):
@@ -120,8 +119,7 @@ class ProbeGenTrunk(Trunk):
 
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
-        hidden: Tensor = self.maps(spatial_mean(networks.evaluate(self.generator())).flatten(1))
-        return hidden
+        return self.maps(spatial_mean(networks.evaluate(self.generator())).flatten(1))
 
     def pooling(self) -> Pooling:
         return Pooling(nn.Identity(), nn.Identity(), self.spec.width)

@@ -115,8 +115,7 @@ class Zoo:
     @property
     def arguments(self) -> Json:
         """What the zoo was made with: seeds and all settings."""
-        arguments: Json = self.header["arguments"]
-        return arguments
+        return self.header["arguments"]
 
     @cached_property
     def _table(self) -> MappedArrays:
