@@ -96,7 +96,7 @@ def respond_with_gradients(
         z = [inputs, *r.pre[1:]]
         out = r.post[-1]
         seed = torch.ones_like(out) if cotangent is None else _plain(cotangent).to(out).expand_as(out)
-        # What hangs on constants alone moves with no input.
+        # What depends on constants alone does not change with the input.
         moving = [i for i, a in enumerate(z) if a.requires_grad]
         found = torch.autograd.grad(out, [z[i] for i in moving], seed, create_graph=graph, allow_unused=True)
     means = [torch.zeros_like(a).expand(batch, inputs.shape[1], *a.shape[2:]) for a in z]

@@ -108,7 +108,7 @@ class Standardisation(Normalisation, ABC):
             if architecture.segments not in groups:
                 continue
             mean, std = self.statistics(Networks(architecture, torch.cat(groups[architecture.segments])))
-            # A parameter that never varies is left in its unit.
+            # A parameter that never varies keeps its unit.
             std = torch.where(std > torch.finfo(std.dtype).tiny, std, torch.ones_like(std))
             self.get_buffer(f"mean_{i}").copy_(mean)
             self.get_buffer(f"std_{i}").copy_(std)

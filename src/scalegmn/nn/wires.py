@@ -55,7 +55,7 @@ def sent(states: States, way: Way, vertex: Callable[[int], Tensor]) -> Tensor | 
     if not isinstance(combine, Attention) or way.connection == a.incoming[target][2]:
         return way.leaving(vertex(way.sender))
     if not way.back:
-        return None  # queries and keys speak through the edges of the values
+        return None  # queries and keys act through the edges of the values
     together = _per_head(vertex(target) * _said(states, a.incoming[target][2]), combine.heads)
     return _spread(together, states.symmetry.ranges(way.connection)[0].size)
 

@@ -144,7 +144,7 @@ class Inr2VecTrunk(Trunk):
         """The codes (B, embedding) that the decoder reads."""
         frozen = bool(self.get_buffer("frozen"))
         if frozen:
-            self.encoder.eval()  # its batch statistics rest as well
+            self.encoder.eval()  # its batch statistics stay fixed as well
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             code: Tensor = self.encoder(stacked_rows(networks))
         return code

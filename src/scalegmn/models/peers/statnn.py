@@ -67,7 +67,7 @@ def _of_one(x: Tensor) -> Tensor:
 class Memory:
     """Quantiles of networks that were seen before, so that weights are sorted once and not in every epoch.
 
-    A network is known again by the checksum of its weights. Sorting does not round, so what is remembered is the same
+    A network is recognised by the checksum of its weights. Sorting does not round, so what is remembered is the same
     to the last bit, whatever else is in a batch. Weights that have gradients are sorted every time, and so are those on
     another device.
 
