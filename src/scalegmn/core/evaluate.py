@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -136,10 +137,7 @@ def _combine(layer: Layer, terms: list[Term], like: Tensor) -> Tensor:
         case Product():
             values = [_apply(*term) for term in terms]
             space = max(v.dim() for v in values)
-            z: Tensor = _spread(values[0], space)
-            for value in values[1:]:
-                z = z * _spread(value, space)
-            return z
+            return reduce(torch.mul, (_spread(value, space) for value in values))
         case Attention():
             query, key, value = (_apply(*term) for term in terms)
             return _attend(layer.combine, query, key, value)

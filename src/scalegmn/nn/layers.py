@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torch.nn import functional as F
 from ..core.architecture import Attention
 from ..native.formula import SOURCE, Edge
 from ..native.net import recomputing
-from .invariant import sum_of
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .states import States, kept
 from .style import Style
@@ -99,7 +99,7 @@ class PassingLayer(nn.Module, ABC):
             count += e.edges[1 if way.to == SOURCE else 2]
         if not found:
             return torch.zeros_like(vertex(layer))
-        total = sum_of(found)
+        total = reduce(torch.add, found)
         return total / count if self.style.aggregate == "mean" else total
 
     def _run(self, function: Callable[..., Any], *arguments: object) -> Any:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from torch import Tensor
 
 from ..errors import ScaleGMNError
 from ..files.arrays import Array
@@ -15,13 +14,12 @@ from ..zoo.cnn.recipe import Budget
 from ..zoo.images.collections import Images, load_images
 from ..zoo.imports.cnn_zoo import import_cnn_zoo
 from ..zoo.imports.inr import import_inr
-from ..zoo.inr.build import build_inr_zoo
+from ..zoo.inr.build import Report, build_inr_zoo
 from ..zoo.inr.conventions import Fit
 from ..zoo.store.combine import combine
 from ..zoo.store.zoo import Zoo
 
 Scale = Literal["small", "paper"]
-Report = Callable[[int, int, Tensor], None]
 STAND_IN = "svhn_testsplit_tight_grey32.npz"
 SMALL_SIZES = (3000, 500, 1500)
 SMALL_CNNS = 1500
