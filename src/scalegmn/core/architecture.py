@@ -178,6 +178,10 @@ class Architecture:
             return (size,)
         return size, self.layers[c.source].size // c.groups, c.kernel_size
 
+    def owner(self, segment: Segment) -> int:
+        """The layer that a part of the parameters belongs to: the target of weights, the layer of a bias or slope."""
+        return self.connections[segment.index].target if segment.kind == "weight" else segment.index
+
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The layout of the flat parameter vector: per layer its incoming weights, its bias, its slope."""

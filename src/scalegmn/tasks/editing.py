@@ -100,10 +100,10 @@ class Editing(Task):
     def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
         """The pictures of the edited networks on the scale [0, 1], (B, H, W, C)."""
         assert isinstance(model, Editor)
-        return each_architecture(lambda batch: self.canvas.picture(self._render(model, batch)), networks)
-
-    def _render(self, model: Editor, networks: Networks) -> Tensor:
-        return model.render(networks, self.canvas.grid().to(networks.parameters))
+        grid = self.canvas.grid()
+        return each_architecture(
+            lambda batch: self.canvas.picture(model.render(batch, grid.to(batch.parameters))), networks
+        )
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs.float(), targets)

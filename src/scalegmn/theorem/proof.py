@@ -180,7 +180,9 @@ def _set_update(update: Update, c: StateChannels, sigma: dict[Group, Activation]
             gradients = [slope, one] if backward is not None else [one, one]
             if inverse:
                 gradients = [reciprocal(g * x[..., back].square()) for g in gradients]
-            return torch.cat([one[..., :1], one, _ratio(act, z), *gradients], -1)
+            # sigma(z) / z, and 0 at 0.
+            ratio = act(z) * reciprocal(z)
+            return torch.cat([one[..., :1], one, ratio, *gradients], -1)
 
         return f
 
@@ -260,11 +262,6 @@ def _set_invariants(
     for g, act in sigma.items():
         # For signs 1/x^2 is invariant, so that everything in the proof is.
         invariants.of[g.name] = AnalyticInvariant(g, factors(act), canonical=canonical or not g.scales)
-
-
-def _ratio(act: Activation, z: Tensor) -> Tensor:
-    """sigma(z) / z, and 0 at 0."""
-    return act(z) * reciprocal(z)
 
 
 def _derivative(act: Activation, z: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def describe(networks: Networks, names: Sequence[str]) -> dict[str, Any]:
             "combine": type(layer.combine).__name__.lower(),
             "from": [_connection(a, a.connections[c]) for c in a.incoming[i]],
             "bias": i > 0 and layer.bias,
-            "parameters": sum(s.size for s in a.segments if _owner(a, s.kind, s.index) == i),
+            "parameters": sum(s.size for s in a.segments if a.owner(s) == i),
             "group": a.groups[i].name,
             "permutation_slot": a.slots[i],
             "scale_slot": a.scale_slots[i],
@@ -147,10 +147,6 @@ def symmetry(architecture: Architecture) -> dict[str, Any]:
         "scales": sum(scales.values()),
         "log10_discrete": factorials / math.log(10) + sum(signs.values()) * math.log10(2),
     }
-
-
-def _owner(architecture: Architecture, kind: str, index: int) -> int:
-    return architecture.connections[index].target if kind == "weight" else index
 
 
 def _connection(architecture: Architecture, c: Connection) -> str:

@@ -70,7 +70,8 @@ def fetch(origin: Origin, root: str | Path, *, base_url: str | None = None, prog
     """Download the files of a collection; see `download`."""
     folder = Path(root) / origin.folder
     unpacked = [folder / member for member in origin.members or {}]
-    if unpacked and all(_has_sum(folder / m, s) for m, s in (origin.members or {}).items()):
+    sums = [p.is_file() and pooch.file_hash(str(p), alg="md5") for p in unpacked]
+    if unpacked and sums == list((origin.members or {}).values()):
         return unpacked
     address = (base_url or origin.base_url).rstrip("/")
     files = [_retrieve(f"{address}/{file}", folder / file, md5, progress) for file, md5 in origin.files.items()]
@@ -80,10 +81,6 @@ def fetch(origin: Origin, root: str | Path, *, base_url: str | None = None, prog
         _unpack(archive, folder, origin.members)
         archive.unlink()
     return unpacked
-
-
-def _has_sum(path: Path, md5: str) -> bool:
-    return path.is_file() and pooch.file_hash(str(path), alg="md5") == md5
 
 
 def _retrieve(url: str, path: Path, md5: str, progress: bool) -> Path:

@@ -77,8 +77,9 @@ def import_cnn_zoo(
         }
         writer = ZooWriter(folder, kind="cnn", arguments=arguments)
         for kind in ("relu", "tanh") if activation is None else (activation,):
-            chosen = np.array([table["activation"][r] == kind for r in rows], np.bool_)
-            for part in _pieces(np.flatnonzero(chosen)):
+            chosen = np.flatnonzero([table["activation"][r] == kind for r in rows])
+            for start in range(0, len(chosen), SHARD):
+                part = chosen[start : start + SHARD]
                 numbers, names_of = rows[part], [splits[i] for i in part]
                 parameters = _parameters(opened.where(names["weights.npy"]), weights, numbers, order)
                 columns: dict[str, Tensor | list[str]] = {"split": names_of, **_columns(table, numbers)}
@@ -94,10 +95,6 @@ def _need(source: Files, base: str) -> str:
     if found is None:
         raise ScaleGMNError(f"{source.path}: expected a file {base}{'.gz' if base.startswith('metrics') else ''}")
     return found
-
-
-def _pieces(rows: Array) -> Iterator[Array]:
-    return (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
 
 
 def _open_weights(source: Files, name: str, scratch: Path, width: int) -> Array:

@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -250,14 +250,14 @@ def _split_lists(source: Files, name: str) -> list[tuple[str, str]] | None:
         raise ScaleGMNError(f"{source.where(name)}: is not JSON") from error
     if not isinstance(content, Mapping) or not set(content) & set(SPLITS):
         return None
-    return [(split, path) for split in SPLITS if split in content for path in _paths(source, name, content[split])]
-
-
-def _paths(source: Files, name: str, listed: Any) -> Iterator[str]:
-    paths = listed.get("path") if isinstance(listed, Mapping) else listed
-    if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths):
-        raise ScaleGMNError(f"{source.where(name)}: expected a list of paths for each of {', '.join(SPLITS)}")
-    yield from paths
+    found: list[tuple[str, str]] = []
+    for split in (split for split in SPLITS if split in content):
+        listed = content[split]
+        paths = listed.get("path") if isinstance(listed, Mapping) else listed
+        if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths):
+            raise ScaleGMNError(f"{source.where(name)}: expected a list of paths for each of {', '.join(SPLITS)}")
+        found += [(split, path) for path in paths]
+    return found
 
 
 def _tail(path: str, depth: int) -> tuple[str, ...]:
