@@ -70,7 +70,7 @@ def _per_neuron(call: Call, value: Value, shape: tuple[int, ...]) -> bool:
     if call.builder.dims(value) is None and value.axes is None and len(shape) > 2 and set(shape[2:]) == {1}:
         call.builder.axes(value, len(shape))  # the input has as many axes as what is added to it
     dims = call.builder.dims(value) or 0
-    axes = call.builder.axes(value) if call.builder.dims(value) is not None or value.axes is not None else ("b", "c")
+    axes = call.builder.axes(value) if call.builder.ranked(value) else ("b", "c")
     at = len(axes) - 1 - axes.index("c") if "c" in axes else -1
     full = tuple(size if i == at else 1 for i in range(len(axes) - 1, -1, -1))
     while shape and len(shape) < len(full) and full[0] == 1:
@@ -82,11 +82,9 @@ def _per_position(call: Call, value: Value, shape: tuple[int, ...]) -> tuple[tup
     """The positions of a table, and whether its channels come last."""
     size = call.builder.size(value)
     rest = shape[1:] if len(shape) > 2 and shape[0] == 1 else shape
-    known = call.builder.dims(value) is not None or value.axes is not None
-    if not known and call.builder.input_last and len(rest) == 2:
+    if call.builder.input_last and len(rest) == 2 and not call.builder.ranked(value):
         call.builder.input_dims = 1
-    known = call.builder.dims(value) is not None or value.axes is not None
-    axes = call.builder.axes(value) if known else ()
+    axes = call.builder.axes(value) if call.builder.ranked(value) else ()
     if size is not None and len(rest) == len(axes) - 1 and len(rest) >= 2:
         if axes[-1] == "c" and rest[-1] == size and len(rest) == 2:
             return rest[:1], True

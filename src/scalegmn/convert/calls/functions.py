@@ -95,7 +95,7 @@ def check_softmax(call: Call, dim: object) -> None:
     """Refuse a softmax that does not run over the neurons."""
     value = call.value()
     if isinstance(dim, int | None):
-        known = call.builder.dims(value) is not None or value.axes is not None
+        known = call.builder.ranked(value)
         if not known and dim in (-1, None) and call.builder.input_last:
             return
         if not known and dim == 1 and call.builder.input_last:
