@@ -1,7 +1,5 @@
 """`python -m scalegmn` is the command `scalegmn`."""
 
-from __future__ import annotations
-
 import os
 import signal
 from types import FrameType

@@ -6,8 +6,6 @@ all symmetries must tell two networks apart. Half of the networks contain exact 
 neurons.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -226,8 +224,7 @@ def output_of(model: Model, networks: Networks) -> Tensor:
     """The output of an invariant model, the direction of an editor."""
     if isinstance(model, Editor):
         return model.direction(networks)
-    y: Tensor = model(networks)
-    return y
+    return model(networks)
 
 
 def audit(methods: Sequence[Method]) -> Iterator[Verdict]:

@@ -1,7 +1,5 @@
 """Spreading work over a Ray cluster: the same results in the same order, whatever happens to a worker."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """The one error that bad input raises, and suggestions for misspelt names."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar

@@ -17,8 +17,6 @@ states can be tested too: say with `act` how the states change::
     )
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -57,8 +55,7 @@ def random_networks(
     parts = []
     for s in architecture.segments:
         x = torch.randn(count, s.size, generator=generator, dtype=dtype)
-        target = architecture.connections[s.index].target if s.kind == "weight" else s.index
-        act = architecture.layers[target].activation
+        act = architecture.layers[architecture.owner(s)].activation
         size = 1 / abs(act.parameters[0]) if act.name in ("sine", "cos") else 1.0
         if s.kind == "weight":
             size *= math.sqrt(1 / math.prod(s.shape[1:])) / abs(architecture.connections[s.index].gain)

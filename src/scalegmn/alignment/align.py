@@ -1,7 +1,5 @@
 """Bringing one network as close as possible to another by symmetries."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

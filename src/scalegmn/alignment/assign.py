@@ -1,7 +1,5 @@
 """Linear assignments: of neurons, and of heads with the neurons in them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Preparing networks for few bits: moved along the scaling symmetry to where rounding changes the outputs least."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -95,8 +93,7 @@ def rounding_error(networks: Networks, inputs: Tensor, bits: int = 8) -> Tensor:
     with torch.no_grad():
         right, wrong = (n.evaluate(inputs).flatten(1) for n in (networks, quantised(networks, bits)))
     size = right.norm(dim=1)
-    error: Tensor = (wrong - right).norm(dim=1) / torch.where(size > 0, size, 1.0)
-    return error
+    return (wrong - right).norm(dim=1) / torch.where(size > 0, size, 1.0)
 
 
 def imbalance(networks: Networks) -> Tensor:

@@ -1,7 +1,5 @@
 """What happens between two networks: the loss along the segment from one to the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Are two networks the same, and how far apart are they?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

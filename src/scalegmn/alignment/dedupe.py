@@ -1,12 +1,13 @@
 """Finding copies among many networks without comparing all pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -122,18 +123,9 @@ def groups(count: int, links: Sequence[Link]) -> list[list[int]]:
     >>> groups(4, [Link(0, 2, "same", 0.0), Link(2, 3, "near", 0.1)])
     [[0, 2, 3], [1]]
     """
-    parent = list(range(count))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    for link in links:
-        low, high = sorted((root(link.first), root(link.second)))
-        parent[high] = low
+    ends = [link.first for link in links], [link.second for link in links]
+    _, labels = connected_components(coo_array((np.ones(len(links)), ends), (count, count)), directed=False)
     found: dict[int, list[int]] = {}
-    for i in range(count):
-        found.setdefault(root(i), []).append(i)
+    for i, label in enumerate(labels.tolist()):
+        found.setdefault(label, []).append(i)
     return sorted(found.values(), key=lambda members: -len(members))

@@ -1,7 +1,5 @@
 """A short vector that is the same for all members of an orbit and changes little when weights change little."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 
@@ -84,8 +82,7 @@ def _vectors(networks: Networks) -> Tensor:
     found = torch.cat([p - p.mean(1, keepdim=True) for p in parts], dim=1)
     draw = torch.Generator().manual_seed(found.shape[1])
     projection = torch.randn(found.shape[1], WIDTH, generator=draw, dtype=torch.float64).to(found)
-    vectors: Tensor = found @ projection / (WIDTH * len(parts)) ** 0.5
-    return vectors
+    return found @ projection / (WIDTH * len(parts)) ** 0.5
 
 
 def _level(x: Tensor, least: Tensor) -> Tensor:

@@ -106,8 +106,6 @@ class Likeness:
             return torch.zeros_like(options[0])
         return (options[1] > options[0] + _LESS).to(options[0])
 
-    # -- parts -------------------------------------------------------------------------------------------------
-
     def _parts(self) -> Iterator[Likeness]:
         """Parts that have no sign variable in common."""
         left = list(self.entries)
@@ -124,20 +122,16 @@ class Likeness:
                 signs |= {v for e in more for v in e.signs}
             phases = {i: p for i, p in self.phases.items() if i in layers or signs & p.signs}
             yield Likeness(self.free, part, phases)
-        loose = {i: p for i, p in self.phases.items() if not self._met(i, p)}
+        met = {i for i, p in self.phases.items() for e in self.entries if e.mirrored == i or e.signs & p.signs}
+        loose = {i: p for i, p in self.phases.items() if i not in met}
         if loose:
             still = torch.zeros_like(next(iter(loose.values())).equal)
             yield Likeness(self.free, [Entry(still)], loose)
 
-    def _met(self, layer: int, phases: Phases) -> bool:
-        return any(e.mirrored == layer or e.signs & phases.signs for e in self.entries)
-
-    def _variables(self) -> list[int]:
-        return sorted({v for e in self.entries for v in e.signs} | {v for p in self.phases.values() for v in p.signs})
-
     def _largest(self) -> tuple[Tensor, dict[int, Tensor]]:
         """The largest sum over the signs, and the signs; in case of a tie, those that change nothing."""
-        variables = self._variables() if self.free else []
+        signed = [e.signs for e in self.entries] + [p.signs for p in self.phases.values()]
+        variables = sorted(set().union(*signed)) if self.free else []
         ones = torch.ones_like(self.entries[0].value)
         if len(variables) <= _MANY:
             chosen: dict[int, Tensor] = dict.fromkeys(variables, ones)

@@ -108,8 +108,6 @@ class Search:
                 total = total + w * (x - y).square().flatten(1).sum(1)
         return total
 
-    # -- starts ------------------------------------------------------------------------------------------------
-
     def start_from_states(self, a: Signatures, b: Signatures) -> None:
         """Match neurons by their responses and their gradients."""
         for family in families(self.architecture):
@@ -134,8 +132,6 @@ class Search:
             likes = [self._likeness(slot, frozenset(i for i, _ in missing)) for slot in family.slots]
             self._move(family, likes)
             missing = [place for place in missing if place not in set(family.places())]
-
-    # -- search ------------------------------------------------------------------------------------------------
 
     def refine(self) -> None:
         """Go through the families until no pair improves."""
@@ -211,8 +207,6 @@ class Search:
                 like.add(Entry(gain, sent_sign(self.architecture, i, block.start)))
         return like
 
-    # -- moves -------------------------------------------------------------------------------------------------
-
     def _move(self, family: Family, likes: Sequence[Likeness]) -> None:
         """Give the neurons of a family their best order, signs and phases."""
         if family.permuted:
@@ -259,7 +253,6 @@ class Search:
                 x, y, w = self.answers[i]
                 rows = torch.take_along_dim(y, move.permutations[i][..., None], 1)
                 self.answers[i] = x, rows * self.architecture.phis[i](move.scales[i])[..., None], w
-
 
     def _moved(self, term: Term, x: Tensor, move: Transform, layers: frozenset[int]) -> Tensor:
         """A term after a move of some layers; like `Transform.edge`, without the ends that stay."""

@@ -1,7 +1,5 @@
 """One network from several: aligned, averaged, and their statistics restored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Phases of sine neurons: whole turns change nothing; half turns change nothing if the incoming weights flip sign."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ that are permuted together, a *family* of the slots whose heads are permuted tog
 A *piece* is what a term says about the neurons of one slot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache

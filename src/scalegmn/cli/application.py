@@ -1,7 +1,5 @@
 """The typer application, and the only place that turns exceptions into a line on stderr and an exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -42,7 +40,6 @@ def _global_options(
             metavar="FILE.py",
             envvar=_PLUGINS,
             help="Run this file first: methods, datasets and tables of your own. May be repeated.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

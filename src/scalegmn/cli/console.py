@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ScaleGMNError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 T = TypeVar("T")
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
@@ -50,6 +51,16 @@ def check_out(out: Path, *suffixes: str, option: str = "out") -> None:
         raise ScaleGMNError(f"{option}: expected a name that ends in {suffixes[0]}, got {out.name}")
     if not out.parent.is_dir():
         raise ScaleGMNError(f"{option}: expected an existing directory, got {out.parent}; make it first")
+
+
+def table(*words: str, numbers: Iterable[str] = (), **options: Any) -> Table:
+    """An empty table for a command's answer: columns of words, then columns of numbers; without a box."""
+    from rich.table import Table
+
+    made = Table(*words, **{"box": None, **options})
+    for heading in numbers:
+        made.add_column(heading, justify="right")
+    return made
 
 
 def note(message: str) -> None:

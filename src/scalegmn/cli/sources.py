@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from ..inference.sources import Reading
     from ..inference.trained import Trained
 
-RunPath = Annotated[
-    Path,
-    typer.Argument(help="A run directory, or a name of `scalegmn models --pretrained`.", show_default=False),
-]
+RunPath = Annotated[Path, typer.Argument(help="A run directory, or a name of `scalegmn models --pretrained`.")]
 ActivationName = Annotated[
     str | None,
     typer.Option("--activation", help="Activation of the networks, if the model knows several of these shapes."),
@@ -34,14 +31,10 @@ ActivationName = Annotated[
 Archs = Annotated[
     list[str] | None,
     typer.Option(
-        "--arch",
-        help="module:function or path/file.py:function that returns the nn.Module; may be repeated.",
-        show_default=False,
+        "--arch", help="module:function or path/file.py:function that returns the nn.Module; may be repeated."
     ),
 ]
-Prefix = Annotated[
-    str, typer.Option("--prefix", help="Read only the entries under this name, such as actor.", show_default=False)
-]
+Prefix = Annotated[str, typer.Option("--prefix", help="Read only the entries under this name, such as actor.")]
 Split = Annotated[str | None, typer.Option("--split", help="Only this split of a zoo.")]
 
 

@@ -1,7 +1,5 @@
 """Many modules or state dicts of one architecture, stacked."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Bare state dicts: which entry is which parameter, without a module."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping

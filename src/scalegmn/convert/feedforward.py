@@ -1,7 +1,5 @@
 """A module for any architecture, for exporting networks that were not read from a module."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -3,8 +3,6 @@
 Everything works on a whole batch at once: a *stacked* state dict has one tensor per key with the networks in front.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ An activation \(\sigma\) has a group \(D_\sigma\) and a homomorphism \(\phi\) wi
 \(\sigma(a x) = \phi(a) \sigma(x)\) for all \(a \in D_\sigma\) (Godfrey et al. 2022; paper, section 4).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -158,30 +156,6 @@ class _Entry:
     defaults: tuple[float, ...] = ()
 
 
-def _sine(z: Tensor, frequency: float) -> Tensor:
-    return torch.sin(z if frequency == 1 else frequency * z)
-
-
-def _cosine(z: Tensor, frequency: float) -> Tensor:
-    return torch.cos(z if frequency == 1 else frequency * z)
-
-
-def _power(z: Tensor, power: float) -> Tensor:
-    return z ** int(power)
-
-
-def _gelu_tanh(z: Tensor) -> Tensor:
-    return F.gelu(z, approximate="tanh")
-
-
-def _softmax(z: Tensor) -> Tensor:
-    return torch.softmax(z, dim=2)
-
-
-def _log_softmax(z: Tensor) -> Tensor:
-    return torch.log_softmax(z, dim=2)
-
-
 _Even = Phi(1, even=True)
 
 _REGISTRY: dict[str, _Entry] = {
@@ -190,7 +164,7 @@ _REGISTRY: dict[str, _Entry] = {
     "leaky_relu": _Entry(F.leaky_relu, PositiveScale, defaults=(0.01,)),
     "prelu": _Entry(lambda z: z, PositiveScale),
     "tanh": _Entry(torch.tanh, Sign),
-    "sine": _Entry(_sine, Sign, defaults=(1.0,)),
+    "sine": _Entry(lambda z, f: torch.sin(z if f == 1 else f * z), Sign, defaults=(1.0,)),
     "softsign": _Entry(F.softsign, Sign),
     "arctan": _Entry(torch.atan, Sign),
     "asinh": _Entry(torch.asinh, Sign),
@@ -200,10 +174,10 @@ _REGISTRY: dict[str, _Entry] = {
     "softshrink": _Entry(F.softshrink, Sign, defaults=(0.5,)),
     "hardshrink": _Entry(F.hardshrink, Sign, defaults=(0.5,)),
     "abs": _Entry(torch.abs, NonZeroScale, _Even),
-    "power": _Entry(_power, NonZeroScale, defaults=(3.0,)),
-    "cos": _Entry(_cosine, Sign, _Even, defaults=(1.0,)),
+    "power": _Entry(lambda z, k: z ** int(k), NonZeroScale, defaults=(3.0,)),
+    "cos": _Entry(lambda z, f: torch.cos(z if f == 1 else f * z), Sign, _Even, defaults=(1.0,)),
     "gelu": _Entry(F.gelu, Trivial),
-    "gelu_tanh": _Entry(_gelu_tanh, Trivial),
+    "gelu_tanh": _Entry(lambda z: F.gelu(z, approximate="tanh"), Trivial),
     "silu": _Entry(F.silu, Trivial),
     "sigmoid": _Entry(torch.sigmoid, Trivial),
     "softplus": _Entry(F.softplus, Trivial, defaults=(1.0, 20.0)),
@@ -214,8 +188,8 @@ _REGISTRY: dict[str, _Entry] = {
     "hardswish": _Entry(F.hardswish, Trivial),
     "hardsigmoid": _Entry(F.hardsigmoid, Trivial),
     "logsigmoid": _Entry(F.logsigmoid, Trivial),
-    "softmax": _Entry(_softmax, Trivial),
-    "log_softmax": _Entry(_log_softmax, Trivial),
+    "softmax": _Entry(lambda z: torch.softmax(z, dim=2), Trivial),
+    "log_softmax": _Entry(lambda z: torch.log_softmax(z, dim=2), Trivial),
 }
 
 # Parameters with which a function is another one, whose symmetry it then has.
@@ -231,31 +205,23 @@ _ALIASES = {"sin": "sine", "siren": "sine", "atan": "arctan", "swish": "silu", "
 
 _POWERS = {"square": 2.0, "cube": 3.0}
 
-_MODULES: dict[type[nn.Module], Callable[[nn.Module], Activation]] = {
-    nn.Identity: lambda m: Activation("identity"),
-    nn.ReLU: lambda m: Activation("relu"),
-    nn.LeakyReLU: lambda m: Activation("leaky_relu", (float(m.negative_slope),)),  # type: ignore[arg-type]
-    nn.PReLU: lambda m: _prelu(m),
-    nn.Tanh: lambda m: Activation("tanh"),
-    nn.Softsign: lambda m: Activation("softsign"),
-    nn.Hardtanh: lambda m: Activation("hardtanh", (float(m.min_val), float(m.max_val))),  # type: ignore[arg-type]
-    nn.Tanhshrink: lambda m: Activation("tanhshrink"),
-    nn.Softshrink: lambda m: Activation("softshrink", (float(m.lambd),)),  # type: ignore[arg-type]
-    nn.Hardshrink: lambda m: Activation("hardshrink", (float(m.lambd),)),  # type: ignore[arg-type]
-    nn.GELU: lambda m: _gelu(m),
-    nn.SiLU: lambda m: Activation("silu"),
-    nn.Sigmoid: lambda m: Activation("sigmoid"),
-    nn.Softplus: lambda m: Activation("softplus", (float(m.beta), float(m.threshold))),  # type: ignore[arg-type]
-    nn.ELU: lambda m: Activation("elu", (float(m.alpha),)),  # type: ignore[arg-type]
-    nn.SELU: lambda m: Activation("selu"),
-    nn.Mish: lambda m: Activation("mish"),
-    nn.ReLU6: lambda m: Activation("relu6"),
-    nn.Hardswish: lambda m: Activation("hardswish"),
-    nn.Hardsigmoid: lambda m: Activation("hardsigmoid"),
-    nn.LogSigmoid: lambda m: Activation("logsigmoid"),
-    nn.Softmax: lambda m: Activation("softmax"),
-    nn.LogSoftmax: lambda m: Activation("log_softmax"),
+ARGUMENTS = {
+    "leaky_relu": ("negative_slope",),
+    "hardtanh": ("min_val", "max_val"),
+    "softplus": ("beta", "threshold"),
+    "elu": ("alpha",),
+    "softshrink": ("lambd",),
+    "hardshrink": ("lambd",),
 }
+"""How torch calls the parameters of activations, in modules and in functions."""
+
+_MODULES: dict[type[nn.Module], str] = {
+    nn.Identity: "identity", nn.ReLU: "relu", nn.LeakyReLU: "leaky_relu", nn.PReLU: "prelu", nn.Tanh: "tanh",
+    nn.Softsign: "softsign", nn.Hardtanh: "hardtanh", nn.Tanhshrink: "tanhshrink", nn.Softshrink: "softshrink",
+    nn.Hardshrink: "hardshrink", nn.GELU: "gelu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Softplus: "softplus",
+    nn.ELU: "elu", nn.SELU: "selu", nn.Mish: "mish", nn.ReLU6: "relu6", nn.Hardswish: "hardswish",
+    nn.Hardsigmoid: "hardsigmoid", nn.LogSigmoid: "logsigmoid", nn.Softmax: "softmax", nn.LogSoftmax: "log_softmax",
+}  # fmt: skip
 
 _FUNCTIONS: dict[Callable[..., Tensor], str] = {
     torch.relu: "relu", F.relu: "relu", F.leaky_relu: "leaky_relu", torch.tanh: "tanh", F.tanh: "tanh",
@@ -270,18 +236,13 @@ _FUNCTIONS: dict[Callable[..., Tensor], str] = {
 }  # fmt: skip
 
 
-def _prelu(module: nn.Module) -> Activation:
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    if weight.numel() != 1:
-        raise ScaleGMNError(
-            f"PReLU: expected one slope, got {weight.numel()}; use nn.PReLU(num_parameters=1)"
-        )
-    return Activation("prelu")
-
-
-def _gelu(module: nn.Module) -> Activation:
-    return Activation("gelu" if module.approximate == "none" else "gelu_tanh")
+def _of_module(module: nn.Module) -> Activation:
+    name = _MODULES[type(module)]
+    if isinstance(module, nn.PReLU) and module.weight.numel() != 1:
+        raise ScaleGMNError(f"PReLU: expected one slope, got {module.weight.numel()}; use nn.PReLU(num_parameters=1)")
+    if isinstance(module, nn.GELU) and module.approximate != "none":
+        name = "gelu_tanh"
+    return Activation(name, tuple(float(getattr(module, argument)) for argument in ARGUMENTS.get(name, ())))
 
 
 def names() -> tuple[str, ...]:
@@ -315,7 +276,7 @@ def activation(
         return activation(which(*parameters))
     if isinstance(which, nn.Module):
         if type(which) in _MODULES:
-            return _MODULES[type(which)](which)
+            return _of_module(which)
     elif which in _FUNCTIONS:
         return activation(_FUNCTIONS[which], *parameters)
     raise ScaleGMNError(

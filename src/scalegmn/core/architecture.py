@@ -22,25 +22,14 @@ from .activations import Activation, Phi, activation
 from .blocks import Block, find_blocks
 from .groups import Group, group
 from .html import html_table
-from .maps import LATER
-from .maps import Attention as Attention
-from .maps import Combine as Combine
-from .maps import Conv as Conv
-from .maps import Linear as Linear
-from .maps import Map as Map
-from .maps import Normalise as Normalise
-from .maps import Pool as Pool
-from .maps import Product as Product
-from .maps import Scale as Scale
-from .maps import Skip as Skip
-from .maps import Sum as Sum
-from .maps import Table as Table
-from .parts import Connection as Connection
-from .parts import Kind as Kind
-from .parts import Layer as Layer
-from .parts import Segment as Segment
-from .parts import Shared as Shared
+from .maps import LATER, Attention, Combine, Conv, Linear, Map, Normalise, Pool, Product, Scale, Skip, Sum, Table
+from .parts import Connection, Kind, Layer, Segment, Shared
 from .wiring import check_graph
+
+__all__ = [
+    "Architecture", "Attention", "Combine", "Connection", "Conv", "Kind", "Layer", "Linear", "Map", "Normalise", "Pool",
+    "Product", "Role", "Scale", "Segment", "Shared", "Skip", "Sum", "Table",
+]  # fmt: skip
 
 Role = Literal["input", "hidden", "output"]
 
@@ -116,8 +105,6 @@ class Architecture:
         ]
         return f"{told}; {[*found, 'one has more connections or shared weights'][0]}"
 
-    # -- graph -------------------------------------------------------------------------------------------------
-
     @cached_property
     def incoming(self) -> tuple[tuple[int, ...], ...]:
         """For every layer, the indices of the connections that end in it."""
@@ -149,8 +136,6 @@ class Architecture:
         wires = all(c.dense or isinstance(c.map, Skip | Normalise) for c in self.connections)
         fed = all(self.incoming[1:]) and not any(c.constant or isinstance(c.map, Table) for c in self.connections)
         return one and sums and wires and fed and not self.shared
-
-    # -- symmetry ----------------------------------------------------------------------------------------------
 
     @cached_property
     def blocks(self) -> tuple[tuple[Block, ...], ...]:
@@ -185,8 +170,6 @@ class Architecture:
         """For every layer, the map from the pre-activation's multiplier to the post-activation's."""
         return tuple(layer.activation.phi for layer in self.layers)
 
-    # -- parameters --------------------------------------------------------------------------------------------
-
     def weight_shape(self, connection: int) -> tuple[int, ...]:
         """The shape of a connection's weights: (n_t, n_s / groups, K), or (n,) where there is one per neuron."""
         c = self.connections[connection]
@@ -194,6 +177,10 @@ class Architecture:
         if isinstance(c.map, Normalise | Scale):
             return (size,)
         return size, self.layers[c.source].size // c.groups, c.kernel_size
+
+    def owner(self, segment: Segment) -> int:
+        """The layer that a part of the parameters belongs to: the target of weights, the layer of a bias or slope."""
+        return self.connections[segment.index].target if segment.kind == "weight" else segment.index
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
@@ -222,8 +209,6 @@ class Architecture:
     def parameters(self) -> int:
         """Number of parameters of one network."""
         return sum(s.size for s in self.segments)
-
-    # -- construction ------------------------------------------------------------------------------------------
 
     @staticmethod
     def mlp(

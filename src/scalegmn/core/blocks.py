@@ -214,8 +214,6 @@ def _place(span: Neurons) -> Place:
     return span.layer, span.start
 
 
-# -- multipliers -------------------------------------------------------------------------------------------------
-
 Exponents = dict[Place, float]
 
 

@@ -6,8 +6,6 @@ of one orbit the same parameters, except in degenerate cases: a neuron without i
 same incoming weights, or a neuron whose incoming weights do not change under a sign flip and a permutation of inputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, overload
@@ -149,7 +147,7 @@ def sorting(networks: Networks) -> Transform:
             own = torch.cat([b.start + _with_heads(b, heads, still.permutations[i]) for b in blocks], dim=1)
             so_far = Transform(a, (*permutations, own, *still.permutations[i + 1 :]), still.scales)
             rows = torch.cat(_incoming(exact, i, so_far), dim=2)
-            # A projection without special directions: unlike a lexicographic order it does not hang on rounding
+            # A projection without special directions: unlike a lexicographic order it does not depend on rounding
             # where neurons agree in some entries.
             projected = rows @ _direction(rows.shape[2]).to(rows)
             keys, seconds = torch.empty_like(projected).scatter(1, own, projected), _outgoing(exact, i)

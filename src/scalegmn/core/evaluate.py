@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -71,10 +72,10 @@ def respond(architecture: Architecture, parameters: Parameters, x: Tensor) -> Re
     return Responses(tuple(pre), tuple(post))
 
 
-def gradients(
+def respond_with_gradients(
     architecture: Architecture, parameters: Parameters, x: Tensor, cotangent: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """The gradient of <cotangent, output> at every pre-activation, averaged over space.
+) -> tuple[Responses, tuple[Tensor, ...]]:
+    """`respond`, and the gradient of <cotangent, output> at every pre-activation, averaged over space.
 
     It is multiplied by 1/q when the pre-activations are multiplied by q. Differentiable if gradients are enabled.
 
@@ -83,15 +84,8 @@ def gradients(
         cotangent: Broadcasts to the output (B, N, n_L); ones if omitted.
 
     Returns:
-        Per layer (B, N, n). The input layer holds the gradient with respect to the inputs.
+        The responses, and gradients per layer (B, N, n). The input layer holds the gradient with respect to the inputs.
     """
-    return respond_with_gradients(architecture, parameters, x, cotangent)[1]
-
-
-def respond_with_gradients(
-    architecture: Architecture, parameters: Parameters, x: Tensor, cotangent: Tensor | None = None
-) -> tuple[Responses, tuple[Tensor, ...]]:
-    """`respond` and `gradients` in one pass."""
     graph = torch.is_grad_enabled()
     batch = _batch(parameters)
     with torch.inference_mode(False), torch.enable_grad():
@@ -103,7 +97,7 @@ def respond_with_gradients(
         z = [inputs, *r.pre[1:]]
         out = r.post[-1]
         seed = torch.ones_like(out) if cotangent is None else _plain(cotangent).to(out).expand_as(out)
-        # What hangs on constants alone moves with no input.
+        # What depends on constants alone does not change with the input.
         moving = [i for i, a in enumerate(z) if a.requires_grad]
         found = torch.autograd.grad(out, [z[i] for i in moving], seed, create_graph=graph, allow_unused=True)
     means = [torch.zeros_like(a).expand(batch, inputs.shape[1], *a.shape[2:]) for a in z]
@@ -143,10 +137,7 @@ def _combine(layer: Layer, terms: list[Term], like: Tensor) -> Tensor:
         case Product():
             values = [_apply(*term) for term in terms]
             space = max(v.dim() for v in values)
-            z: Tensor = _spread(values[0], space)
-            for value in values[1:]:
-                z = z * _spread(value, space)
-            return z
+            return reduce(torch.mul, (_spread(value, space) for value in values))
         case Attention():
             query, key, value = (_apply(*term) for term in terms)
             return _attend(layer.combine, query, key, value)
@@ -275,8 +266,7 @@ def _linear(connection: Connection, weight: Tensor, x: Tensor) -> Tensor:
         )
     w = w.transpose(1, 2)
     if not pointwise:
-        y: Tensor = rows @ w
-        return y
+        return rows @ w
     space = rows.shape[2:-1]
     y = (rows.flatten(1, -2) @ w).unflatten(1, (rows.shape[1], *space))
     return y.movedim(-1, 2)

@@ -1,7 +1,5 @@
 """How objects look in notebooks: a small table of their properties."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from html import escape
 

@@ -6,8 +6,6 @@ non-constant, non-linear and differentiable except at finitely many points, perm
 *all* the linear symmetries of a layer (Godfrey et al. 2022, Lemma 3.1 and Theorem E.14; paper, section 4 and A.6.1).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What connections and layers of an architecture do: maps, pooling, and ways to combine incoming values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

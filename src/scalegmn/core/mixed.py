@@ -1,9 +1,6 @@
 """Networks of several architectures: joined by architecture, and one function applied to all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import overload
 
 import torch
 from torch import Tensor
@@ -21,34 +18,6 @@ def expect_networks(value: object) -> None:
         )
 
 
-@overload
-def group_by_architecture(networks: Networks) -> list[tuple[Networks, None]]: ...
-@overload
-def group_by_architecture(networks: Sequence[Networks]) -> list[tuple[Networks, Tensor]]: ...
-def group_by_architecture(
-    networks: Networks | Sequence[Networks],
-) -> list[tuple[Networks, None]] | list[tuple[Networks, Tensor]]:
-    """Join batches of the same architecture and remember where each network came from.
-
-    Arguments:
-        networks: One batch, or several of any architectures.
-
-    Returns:
-        Pairs of a batch and the positions of its networks in the input (None for a single batch).
-    """
-    if isinstance(networks, Networks):
-        return [(networks, None)]
-    for batch in networks if isinstance(networks, Sequence) else [networks]:
-        expect_networks(batch)
-    groups: dict[Architecture, list[tuple[Networks, Tensor]]] = {}
-    start = 0
-    for batch in networks:
-        positions = torch.arange(start, start + len(batch))
-        groups.setdefault(batch.architecture, []).append((batch, positions))
-        start += len(batch)
-    return [(Networks.cat([b for b, _ in g]), torch.cat([p for _, p in g])) for g in groups.values()]
-
-
 def each_architecture(f: Callable[[Networks], Tensor], networks: Networks | Sequence[Networks]) -> Tensor:
     """Apply f to the networks of one architecture at a time and return the results in the order of the input.
 
@@ -59,9 +28,14 @@ def each_architecture(f: Callable[[Networks], Tensor], networks: Networks | Sequ
     """
     if isinstance(networks, Networks):
         return f(networks)
-    groups = group_by_architecture(networks)
+    groups: dict[Architecture, list[tuple[Networks, Tensor]]] = {}
+    start = 0
+    for batch in networks if isinstance(networks, Sequence) else [networks]:
+        expect_networks(batch)
+        groups.setdefault(batch.architecture, []).append((batch, torch.arange(start, start + len(batch))))
+        start += len(batch)
     if not groups:
         raise ScaleGMNError("networks: expected at least one batch, got none")
-    found = torch.cat([f(batch) for batch, _ in groups])
-    order = torch.cat([positions for _, positions in groups]).argsort()
+    found = torch.cat([f(Networks.cat([batch for batch, _ in group])) for group in groups.values()])
+    order = torch.cat([positions for group in groups.values() for _, positions in group]).argsort()
     return found[order.to(found.device)]

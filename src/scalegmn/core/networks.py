@@ -107,8 +107,6 @@ class Networks:
             parts.append(tensor.reshape(tensor.shape[0], s.size))
         return cls(architecture, torch.cat(parts, dim=1))
 
-    # -- conversion --------------------------------------------------------------------------------------------
-
     @classmethod
     def from_modules(cls, modules: Sequence[nn.Module]) -> Networks:
         """Read modules, all of one architecture.
@@ -230,8 +228,6 @@ class Networks:
             return Networks(self.architecture, parameters)
         return Networks(self.architecture, parameters, layout=self.layout, passengers=self.passengers)
 
-    # -- views -------------------------------------------------------------------------------------------------
-
     @cached_property
     def views(self) -> Parameters:
         """Weights, biases and slopes as views of `parameters`."""
@@ -256,8 +252,6 @@ class Networks:
     def device(self) -> torch.device:
         """The device of the parameters."""
         return self.parameters.device
-
-    # -- batch -------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.parameters.shape[0]
@@ -312,8 +306,6 @@ class Networks:
         rows = {"architecture": a, "parameters": f"{a.parameters:,}", "type": self.dtype, "device": self.device}
         return html_table(f"{len(self):,} networks", rows)
 
-    # -- evaluation --------------------------------------------------------------------------------------------
-
     def evaluate(self, x: Tensor) -> Tensor:
         """Evaluate all networks at once.
 
@@ -341,7 +333,7 @@ class Networks:
             Per layer (B, N, n).
         """
         x = _evaluate.prepare_inputs(self.architecture, x, len(self), self.parameters)
-        return _evaluate.gradients(self.architecture, self.views, x, cotangent)
+        return _evaluate.respond_with_gradients(self.architecture, self.views, x, cotangent)[1]
 
 
 def _as_integer(index: Any) -> int | None:

@@ -1,7 +1,5 @@
 """What an architecture is made of: layers, connections, and where their parameters lie."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Literal

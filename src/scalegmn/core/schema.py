@@ -1,7 +1,5 @@
 """Architectures as JSON and back, exactly: what a zoo stores about its networks besides their weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import types
@@ -45,8 +43,7 @@ def architecture_from_json(value: Mapping[str, Any]) -> Architecture:
 
 def to_json(value: object) -> Json:
     """Any dataclass of numbers, strings, tuples and dataclasses as plain dictionaries and lists."""
-    found: Json = _encode(type(value), value)
-    return found
+    return _encode(type(value), value)
 
 
 def from_json(kind: type[T], value: Mapping[str, Any], where: str) -> T:

@@ -1,7 +1,5 @@
 """Options in one frozen object, which can be printed, compared, validated and stored in a file unchanged."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -167,8 +167,6 @@ class Transform:
             tuple(s2 * s1.gather(1, p2) for _, s1, p2, s2 in pairs),
         )
 
-    # -- actions -----------------------------------------------------------------------------------------------
-
     def vertex(self, layer: int, x: Tensor) -> Tensor:
         """Act on a vertex state (B, n, ...) of a layer, such as its bias."""
         return _like(self.scales[layer], x) * _take(x, self.permutations[layer], 1)

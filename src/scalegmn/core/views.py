@@ -1,7 +1,5 @@
 """The tensors of networks as views of their flat parameters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

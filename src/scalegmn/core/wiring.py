@@ -212,9 +212,6 @@ def _shared(w: Wiring, architecture: Architecture) -> None:
             w.equal(two, one if s.transposed else replace(one, power=-1))
 
 
-# -- checks ------------------------------------------------------------------------------------------------------
-
-
 def check_graph(a: Architecture) -> None:
     """Refuse a graph that makes no sense."""
     if len(a.layers) < 2:

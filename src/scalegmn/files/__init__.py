@@ -1,7 +1,5 @@
 """Reading and writing files: regular files only, written whole or not at all; JSON, TOML and hashes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io
@@ -38,9 +36,6 @@ class StoredFile:
     file: str
     bytes: int
     sha256: str
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def write_atomically(path: Path, content: bytes) -> StoredFile:
@@ -241,9 +236,6 @@ def _still_there(path: Path, descriptor: int) -> None:
         raise BlockingIOError(errno.EAGAIN, "another process put it away")
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def open_file(path: Path) -> BinaryIO:
     """Open a file for reading; pipes, devices and folders are refused, since reading them may never end."""
     try:
@@ -289,10 +281,9 @@ def read_at_most(file: IO[bytes] | io.BufferedIOBase, limit: int) -> bytes | Non
 
 def read_json(path: Path) -> Any:
     """The JSON in a file."""
+    content = read_bytes(path)
     try:
-        return json.loads(read_bytes(path))
-    except ScaleGMNError:
-        raise
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ScaleGMNError(f"{path}: is damaged or not JSON ({in_one_line(error)})") from error
 
@@ -319,10 +310,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The TOML in a file."""
+    content = read_bytes(path, 1 << 24)
     try:
-        return parse_toml(read_bytes(path, 1 << 24).decode())
-    except ScaleGMNError:
-        raise
+        return parse_toml(content.decode())
     except (ValueError, RecursionError) as error:
         raise ScaleGMNError(f"{path}: not valid TOML ({in_one_line(error)})") from error
 

@@ -1,7 +1,5 @@
 """Arrays of numbers in files: NumPy's formats, and safetensors as memory maps."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Tensors in safetensors files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

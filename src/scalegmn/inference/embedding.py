@@ -1,7 +1,5 @@
 """What a zoo knows about networks, to be stored with their embeddings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

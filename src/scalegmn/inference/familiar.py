@@ -76,8 +76,7 @@ class Cloud:
         """The distance (B,) of points (B, d) from the nearest centre, in units of the limit."""
         # Not by products: their rounding matters where centres are close to each other.
         apart = (points[:, None] - self.centres) @ self.whitening
-        found: Tensor = apart.norm(dim=2).amin(1) / self.limit
-        return found
+        return apart.norm(dim=2).amin(1) / self.limit
 
 
 def sizes(networks: Networks) -> Tensor:
@@ -184,8 +183,6 @@ class Familiar:
         if networks.architecture not in architectures:
             return torch.full((len(networks),), torch.nan, dtype=torch.float64)
         return self.known[list(architectures).index(networks.architecture)].distance(networks)
-
-    # -- files ---------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
         """All numbers by name, for a file."""

@@ -29,29 +29,10 @@ class HubModel(ModelHubMixin, library_name="scalegmn", tags=["metanetwork", "wei
         self.trained.save(save_directory)
 
     @classmethod
-    def _from_pretrained(
-        cls,
-        *,
-        model_id: str,
-        revision: str | None,
-        cache_dir: str | Path | None,
-        force_download: bool,
-        local_files_only: bool,
-        token: str | bool | None,
-        **model_kwargs: Any,
-    ) -> HubModel:
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> HubModel:
         if Path(model_id).is_dir():
             return cls(load(model_id))
-        files = [
-            hf_hub_download(
-                model_id,
-                name,
-                revision=revision,
-                cache_dir=cache_dir,
-                force_download=force_download,
-                local_files_only=local_files_only,
-                token=token,
-            )
-            for name in (CONFIG, WEIGHTS)
-        ]
+        names = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+        known = {name: options[name] for name in names}
+        files = [hf_hub_download(model_id, file, **known) for file in (CONFIG, WEIGHTS)]
         return cls(load(Path(files[0]).parent))

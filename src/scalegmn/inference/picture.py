@@ -1,7 +1,5 @@
 """INRs as images, before and after an edit."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

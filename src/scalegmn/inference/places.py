@@ -1,7 +1,5 @@
 """Where models are: runs, and those that come with the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ..errors import ScaleGMNError, nearest

@@ -1,7 +1,5 @@
 """Trained models that come with the package, and how a finished run becomes one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -284,8 +284,6 @@ class Reader:
         alike = next((k for k in known if str(k) == str(architecture)), None)
         return str(architecture) if alike is None else alike.beside(architecture).partition("; ")[2]
 
-    # -- state dicts ---------------------------------------------------------------------------------------------
-
     def _state(self, state: Mapping[str, Tensor], name: str, given: One, hints: Hints) -> Piece:
         dtype = next(self.model.parameters()).dtype
         try:

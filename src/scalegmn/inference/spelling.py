@@ -60,7 +60,13 @@ class Spelling:
         factors = (*self.factors, self.gain)
         weights = [_times(w, f) for w, f in zip(networks.weights, factors, strict=True)]
         biases = [None, *(_times(b, f) for b, f in zip(networks.biases[1:], factors, strict=True))]
-        return _assembled(known, weights, biases, self.shift, self.swap)
+        if self.swap:
+            assert weights[0] is not None
+            weights[0] = weights[0].flip(2)
+        if self.shift:
+            assert biases[-1] is not None
+            biases[-1] = biases[-1] + self.shift
+        return Networks.from_tensors(known, weights, biases)
 
     def write(self, networks: Networks, like: Networks) -> Networks:
         """The inverse of `read`.
@@ -77,18 +83,6 @@ def _times(tensor: Tensor | None, factor: float) -> Tensor | None:
     return tensor if tensor is None or factor == 1 else tensor * factor
 
 
-def _assembled(
-    a: Architecture, weights: list[Tensor | None], biases: list[Tensor | None], shift: float, swap: bool
-) -> Networks:
-    if swap:
-        assert weights[0] is not None
-        weights[0] = weights[0].flip(2)
-    if shift:
-        assert biases[-1] is not None
-        biases[-1] = biases[-1] + shift
-    return Networks.from_tensors(a, weights, biases)
-
-
 def restated(architecture: Architecture, known: Architecture) -> Spelling | None:
     """The change that converts an architecture with other frequencies or offset to a known one with the same function.
 
@@ -99,11 +93,11 @@ def restated(architecture: Architecture, known: Architecture) -> Spelling | None
     """
     if not (_perceptron(architecture) and _perceptron(known)) or _sizes(architecture) != _sizes(known):
         return None
-    pairs = list(zip(architecture.layers[1:-1], known.layers[1:-1], strict=True))
-    if not all(a.activation == b.activation or a.activation.name == b.activation.name == "sine" for a, b in pairs):
+    hidden = zip(architecture.layers[1:-1], known.layers[1:-1], strict=True)
+    pairs = [(a.activation, b.activation) for a, b in hidden]
+    if not all(a == b or a.name == b.name == "sine" for a, b in pairs):
         return None
-    waves = [(a.activation, b.activation) for a, b in pairs]
-    factors = tuple(a.parameters[0] / b.parameters[0] if a.name == "sine" else 1.0 for a, b in waves)
+    factors = tuple(a.parameters[0] / b.parameters[0] if a.name == "sine" else 1.0 for a, b in pairs)
     return Spelling(factors, shift=architecture.layers[-1].offset - known.layers[-1].offset)
 
 

@@ -1,7 +1,5 @@
 """Networks that others made: finding their convention, and how far they are from those in training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Training from Python in one call, for notebooks and programs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,10 +51,7 @@ def train(
     if missing:
         raise ScaleGMNError(f"train: expected a recipe, or zoo, task and model; got no {' and no '.join(missing)}")
     made = make_recipe(table)
-    directory = Path(out) if out is not None else Path("runs") / _name(recipe, made)
+    name = Path(recipe).stem if isinstance(recipe, str | Path) else f"{made.model.name}-{Path(made.zoo).name}"
+    directory = Path("runs") / name if out is None else Path(out)
     run(made, directory, resume=resume, progress=progress)
     return load(directory)
-
-
-def _name(recipe: Recipe | str | Path | None, made: Recipe) -> str:
-    return Path(recipe).stem if isinstance(recipe, str | Path) else f"{made.model.name}-{Path(made.zoo).name}"

@@ -117,8 +117,6 @@ class Trained:
         """The device on which it computes."""
         return next(self.model.parameters()).device
 
-    # -- use ---------------------------------------------------------------------------------------------------
-
     def read(
         self,
         source: Readable,
@@ -214,15 +212,13 @@ class Trained:
         canvas = self._canvas()
         if None not in (canvas, zoo.canvas) and zoo.canvas != canvas:
             raise ScaleGMNError(f"zoo: {zoo.path} paints on {zoo.canvas}, training networks on {canvas}; use `predict`")
-        alone = World(0, 1, self.device)
+        return self.evaluate_on(zoo, zoo.split(split), transform_seed=transform_seed)
+
+    def evaluate_on(self, zoo: Zoo, indices: Tensor, *, transform_seed: int | None = None) -> Evaluation:
+        """Evaluate on some networks of a zoo that the model reads, by their numbers (N,)."""
+        model, task, alone = self.model, self.task, World(0, 1, self.device)
         return evaluate(
-            self.model,
-            self.task,
-            zoo,
-            zoo.split(split),
-            world=alone,
-            canonical=self.canonical,
-            transform_seed=transform_seed,
+            model, task, zoo, indices, world=alone, canonical=self.canonical, transform_seed=transform_seed
         )
 
     def _canvas(self) -> Canvas | None:
@@ -255,8 +251,6 @@ class Trained:
         # Converted here and checked when they were read.
         converted = [batch.to(dtype=self._dtype) for batch in networks]
         return ask([present(batch, self.canonical, self.device) for batch in converted]).cpu()
-
-    # -- sharing -----------------------------------------------------------------------------------------------
 
     def save(self, directory: str | Path) -> None:
         """Write `config.json`, `model.safetensors` and the statistics of training networks; `load` reads them."""

@@ -1,7 +1,5 @@
 """Heads: from the states of a trunk to one vector per network (invariant heads) or to new networks (editors)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,8 +86,7 @@ class InvariantModel(Metanetwork, ABC):
         front = self.trunk.front
         # A module is a sequence of modules too: `front` complains about it as a whole.
         seen = front(networks) if isinstance(networks, Networks | nn.Module) else [front(batch) for batch in networks]
-        found: Tensor = self.pool.finish(each_architecture(lambda batch: self.pool.one(self.trunk(batch)), seen))
-        return found
+        return self.pool.finish(each_architecture(lambda batch: self.pool.one(self.trunk(batch)), seen))
 
     @abstractmethod
     def read(self, embedding: Tensor) -> Tensor:
@@ -116,8 +113,7 @@ class Classifier(InvariantModel):
     """
 
     def read(self, embedding: Tensor) -> Tensor:
-        logits: Tensor = self.last(embedding)
-        return logits
+        return self.last(embedding)
 
 
 class Regressor(InvariantModel):
@@ -226,8 +222,7 @@ class Editor(Metanetwork):
 
     def direction(self, networks: Networks) -> Tensor:
         """f(theta) as (B, copies, P) for a batch of one architecture; it is transformed like the parameters."""
-        change: Tensor = self.write(self.trunk(self.trunk.front(networks)))
-        return change
+        return self.write(self.trunk(self.trunk.front(networks)))
 
     def forward(self, networks: Networks) -> Networks:
         """New networks; with copies > 1, the copies of network i are at i * copies, ..."""

@@ -1,7 +1,5 @@
 """A method: its paper, its symmetries, its options, and how its trunk is built."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload

@@ -4,8 +4,6 @@ Peers that see raw weights stay at chance without it. `PerParameter` is what mos
 the position of a neuron in its layer: only `PerLayer` and `LayerScale` commute with permutations.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,7 +108,7 @@ class Standardisation(Normalisation, ABC):
             if architecture.segments not in groups:
                 continue
             mean, std = self.statistics(Networks(architecture, torch.cat(groups[architecture.segments])))
-            # A parameter that never varies is left in its unit.
+            # A parameter that never varies keeps its unit.
             std = torch.where(std > torch.finfo(std.dtype).tiny, std, torch.ones_like(std))
             self.get_buffer(f"mean_{i}").copy_(mean)
             self.get_buffer(f"std_{i}").copy_(std)
@@ -167,17 +165,12 @@ class LayerScale(Standardisation):
         return torch.zeros_like(mean), square.sqrt()
 
 
+_KINDS: dict[Kind, type[Standardisation]] = {"parameter": PerParameter, "layer": PerLayer, "scale": LayerScale}
+
+
 def normaliser(kind: Kind, architectures: Sequence[Architecture]) -> Normalisation:
     """The normalisation with the name `kind` in recipes."""
-    match kind:
-        case "parameter":
-            return PerParameter(architectures)
-        case "layer":
-            return PerLayer(architectures)
-        case "scale":
-            return LayerScale(architectures)
-        case "none":
-            return Unchanged()
+    return Unchanged() if kind == "none" else _KINDS[kind](architectures)
 
 
 def _moments(networks: Networks) -> tuple[Tensor, Tensor]:

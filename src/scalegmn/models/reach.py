@@ -5,8 +5,6 @@ free. Other sizes are limited: tables of encodings have one row per layer, conne
 a fixed number of inputs and outputs, edges a largest kernel, and there is one function per scaling group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from ..core.activations import Activation

@@ -1,7 +1,5 @@
 """Every method by name."""
 
-from __future__ import annotations
-
 from ..errors import known
 from .method import Method
 from .peers.dws import DWS

@@ -3,8 +3,6 @@ r"""ScaleGMN: metanetworks that are equivariant to permutations and scalings of 
 Kalogeropoulos, Bouritsas and Panagakis, Scale Equivariant Graph Metanetworks, NeurIPS 2024.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -88,8 +86,7 @@ class ScaleGMNTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> States:
         """States that are computed when they are needed."""
-        states: States = self.body(networks)
-        return states
+        return self.body(networks)
 
     def pooling(self) -> Pooling:
         readout = Readout(

@@ -1,7 +1,5 @@
 """The number of floating-point operations in the products of some work, independent of the implementation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compiles C++ sources once and keeps the result where no other user can change it; needs no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Loads and calls compiled sources; without a compiler everything runs on plain torch operations."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,8 +48,7 @@ def _function(name: str, dtype: torch.dtype) -> Callable[..., bytes | None]:
     function = getattr(load("net"), f"{name}_{_SUFFIX[dtype]}")
     function.restype = ctypes.c_char_p
     function.argtypes = [ctypes.c_void_p] * (1 if name == "units" else 2)
-    found: Callable[..., bytes | None] = function
-    return found
+    return function
 
 
 def call(name: str, dtype: torch.dtype, *arguments: object, source: str) -> None:

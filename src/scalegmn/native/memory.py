@@ -1,7 +1,5 @@
 """Settings of the C library's allocator."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 

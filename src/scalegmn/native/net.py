@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from ..errors import ScaleGMNError
 from . import library
 from .formula import NONE, SOURCE, TARGET, Edge, Net, formula
+from .operators import LIBRARY, is_dispatched, is_traced, register, runs_compiled
 
 RECOMPUTE = 32
 """Up to this width the backward pass computes products again; above it they are stored, which is faster."""
@@ -83,12 +84,7 @@ def net(
     tensors = x, scalar, matrix, vertex, gamma, first, offset, target, source, weight, bias, more, last, last_bias
     numbers = eps, drop, symmetric, absolute, canonical, by_target, reduce, residual
     arguments = *tensors, outer_target, outer_source, seed, *numbers
-    y: Tensor
-    if torch.compiler.is_compiling() or _is_traced(x) or torch.is_autocast_enabled("cpu"):
-        y = torch.ops.scalegmn.net.default(*arguments)
-    else:
-        # What the dispatcher would come to, without its way there.
-        y = _differentiable(*arguments)
+    y: Tensor = torch.ops.scalegmn.net.default(*arguments) if is_dispatched(x) else _differentiable(*arguments)
     return y
 
 
@@ -107,10 +103,9 @@ def recomputing() -> Iterator[None]:
 _TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", bool: "bool", int: "int"}
 _SCHEMA = ", ".join(f"{_TYPES[kind]} {name}" for name, kind in get_type_hints(Net).items())
 _TENSORS = Net._fields[:16]
-_LIBRARY = torch.library.Library("scalegmn", "DEF")
-_LIBRARY.define(f"net({_SCHEMA}) -> Tensor")
+LIBRARY.define(f"net({_SCHEMA}) -> Tensor")
 # Gradients come in the order of the arguments; `memory` is what the forward pass has kept, or nothing.
-_LIBRARY.define(f"net_backward(Tensor grad, Tensor[] memory, bool wants_x, {_SCHEMA}) -> Tensor[]")
+LIBRARY.define(f"net_backward(Tensor grad, Tensor[] memory, bool wants_x, {_SCHEMA}) -> Tensor[]")
 
 
 def _plain(*arguments: Any) -> Tensor:
@@ -119,19 +114,16 @@ def _plain(*arguments: Any) -> Tensor:
 
 def _forward(*arguments: Any) -> Tensor:
     n = Net(*arguments)
-    return _native_forward(n) if library.usable(n.x) else formula(n)
+    return _native_forward(n) if runs_compiled(n.x) else formula(n)
 
 
 def _differentiable(*arguments: Any) -> Tensor:
-    # Functional transforms hand over tensors without memory.
-    if torch._C._are_functorch_transforms_active():
-        return formula(Net(*arguments))
-    if not library.usable(arguments[0]):
-        if not _RECOMPUTING.get():
+    if not runs_compiled(arguments[0]):
+        if not _RECOMPUTING.get() or torch._C._are_functorch_transforms_active():
             return formula(Net(*arguments))
         again: Tensor = checkpoint(_plain, *arguments, use_reentrant=False)
         return again
-    if not torch.is_grad_enabled() and not _is_traced(arguments[0]):
+    if not torch.is_grad_enabled() and not is_traced(arguments[0]):
         return _native_forward(Net(*arguments))
     # Torch looks at every argument several times: only those that are there.
     present = [i for i, t in enumerate(arguments[:17]) if t is not None]
@@ -146,7 +138,7 @@ class _Net(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, present: list[int], numbers: tuple[Any, ...], *given: Tensor) -> Tensor:
         n, memory, ready = _complete(present, given, numbers), [], False
-        if _is_traced(n.x):
+        if is_traced(n.x):
             with torch._C._AutoDispatchBelowAutograd():
                 out: Tensor = torch.ops.scalegmn.net.default(*n)
         else:
@@ -166,7 +158,7 @@ class _Net(torch.autograd.Function):
         n, memory = _complete(present, saved[:count], numbers), saved[count:]
         if torch.is_grad_enabled():
             return None, None, *_formula_backward(grad, n, saved[:count], needed)
-        if _is_traced(grad):
+        if is_traced(grad):
             gradients = torch.ops.scalegmn.net_backward.default(grad, memory, needed[0], *n)
             found = dict(zip(_differentiated(n, needed[0]), gradients, strict=True))
         else:
@@ -187,11 +179,6 @@ def _complete(present: Sequence[int], given: Sequence[Tensor], numbers: tuple[An
     return Net(*tensors, *numbers)
 
 
-def _is_traced(x: Tensor) -> bool:
-    """Whether torch.compile is tracing, which must see operators only."""
-    return type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
-
-
 def _formula_backward(
     grad: Tensor, n: Net, given: Sequence[Tensor], needed: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
@@ -206,10 +193,7 @@ def _differentiated(n: Net, wants_x: bool) -> list[str]:
     return found if wants_x else found[1:]
 
 
-for key in ("CompositeExplicitAutograd", "AutocastCPU", "AutocastCUDA", "FuncTorchBatched"):
-    _LIBRARY.impl("net", _plain, key)
-_LIBRARY.impl("net", _forward, "CPU")
-_LIBRARY.impl("net", _differentiable, "Autograd")
+register("net", _plain, _forward, _differentiable)
 
 
 def _fake_forward(*arguments: Any) -> Tensor:
@@ -222,8 +206,8 @@ def _fake_backward(grad: Tensor, memory: Sequence[Tensor], wants_x: bool, *argum
     return [grad.new_empty(getattr(n, name).shape) for name in _differentiated(n, wants_x)]
 
 
-torch.library.register_fake("scalegmn::net", _fake_forward, lib=_LIBRARY)
-torch.library.register_fake("scalegmn::net_backward", _fake_backward, lib=_LIBRARY)
+torch.library.register_fake("scalegmn::net", _fake_forward, lib=LIBRARY)
+torch.library.register_fake("scalegmn::net_backward", _fake_backward, lib=LIBRARY)
 
 
 def _edges(n: Net) -> torch.Size:
@@ -292,7 +276,7 @@ def _run_backward(grad: Tensor, n: Net, p: Net, memory: Sequence[Tensor], wants_
     return found if p is n else {name: _cut(t, getattr(n, name).shape) for name, t in found.items()}
 
 
-_LIBRARY.impl("net_backward", _native_backward, "CPU")
+LIBRARY.impl("net_backward", _native_backward, "CPU")
 
 
 def _memory(n: Net) -> list[Tensor]:

@@ -1,8 +1,7 @@
-"""Unit vectors: the plain formula, or compiled code, with the gradient in one step."""
-
-from __future__ import annotations
+"""The operator `scalegmn::unit`: unit vectors, in plain torch operations or in C++, with the gradient in one step."""
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from . import library
 from .formula import inverse_norm
+from .operators import LIBRARY, is_dispatched, is_traced, register, runs_compiled
 
 # `Units` of the C++ sources: sizes and addresses.
 _UNITS = struct.Struct("@6q")
@@ -23,36 +23,63 @@ def unit(x: Tensor) -> Tensor:
     >>> unit(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).tolist()
     [0.6, 0.8]
     """
-    # Functional transforms hand over tensors that a function of ours cannot take.
-    if torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
-        return x * inverse_norm(x)
-    y: Tensor = _Unit.apply(x)  # type: ignore[no-untyped-call]
-    return y
+    return torch.ops.scalegmn.unit.default(x) if is_dispatched(x) else _differentiable(x)
+
+
+def _formula(x: Tensor) -> Tensor:
+    # Contiguous whatever the strides of x are, as the result of compiled code is.
+    return (x * inverse_norm(x)).contiguous()
+
+
+def _forward(x: Tensor) -> Tensor:
+    return _compiled(x) if x.shape[-1] and runs_compiled(x) else _formula(x)
+
+
+def _backward(grad: Tensor, x: Tensor) -> Tensor:
+    if runs_compiled(x):
+        return _compiled(x, grad)
+    inverse = inverse_norm(x)
+    y = x * inverse
+    return ((grad - y * (grad * y).sum(-1, keepdim=True)) * inverse).contiguous()
+
+
+def _differentiable(x: Tensor) -> Tensor:
+    if torch._C._are_functorch_transforms_active() or (is_traced(x) and not runs_compiled(x)):
+        return _formula(x)
+    return _apply(x)
 
 
 class _Unit(torch.autograd.Function):
-    """The same with its gradient in one step."""
+    """The operator with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return _compiled(x) if _is_plain(x) else x * inverse_norm(x)
+        if not is_traced(x):
+            return _forward(x)
+        with torch._C._AutoDispatchBelowAutograd():
+            y: Tensor = torch.ops.scalegmn.unit.default(x)
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         x: Tensor = ctx.saved_tensors[0]
         if torch.is_grad_enabled():
-            return torch.autograd.grad(x * inverse_norm(x), x, grad, create_graph=True)[0]
-        if _is_plain(x):
-            return _compiled(x, grad)
-        inverse = inverse_norm(x)
-        y = x * inverse
-        return (grad - y * (grad * y).sum(-1, keepdim=True)) * inverse
+            return torch.autograd.grad(_formula(x), x, grad, create_graph=True)[0]
+        if not is_traced(grad):
+            return _backward(grad, x)
+        return torch.ops.scalegmn.unit_backward.default(grad, x)
 
 
-def _is_plain(x: Tensor) -> bool:
-    """Whether compiled code can read it: a tensor with memory, that nobody traces."""
-    return type(x) is Tensor and not torch._C._len_torch_dispatch_stack() and library.usable(x) and x.shape[-1] > 0
+# Without the look for functional transforms in the `apply` of Python: where this is called there are none.
+_apply: Callable[[Tensor], Tensor] = super(torch.autograd.Function, _Unit).apply
+
+LIBRARY.define("unit(Tensor x) -> Tensor")
+LIBRARY.define("unit_backward(Tensor grad, Tensor x) -> Tensor")
+register("unit", _formula, _forward, _differentiable)
+LIBRARY.impl("unit_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("scalegmn::unit", lambda x: x.new_empty(x.shape), lib=LIBRARY)
+torch.library.register_fake("scalegmn::unit_backward", lambda grad, x: x.new_empty(x.shape), lib=LIBRARY)
 
 
 def _compiled(x: Tensor, grad: Tensor | None = None) -> Tensor:

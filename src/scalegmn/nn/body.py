@@ -1,7 +1,5 @@
 """The message passing network between the first states and the readout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -133,8 +131,7 @@ class Start(States):
     def d(self, layer: int) -> Tensor:
         assert self.body.dual_init is not None
         gradients = self.gradients[layer : layer + 1]
-        d: Tensor = self.body.dual_init(self.symmetry, layer, self.x(layer), self.positions[layer], gradients)
-        return d
+        return self.body.dual_init(self.symmetry, layer, self.x(layer), self.positions[layer], gradients)
 
     @kept
     def e(self, connection: int) -> Edge:

@@ -1,7 +1,5 @@
 """Laying vectors of vertices and contexts along the edges of a connection."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from torch import Tensor

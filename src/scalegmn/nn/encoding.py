@@ -1,7 +1,5 @@
 r"""From networks to the first states: initialisation and positional encodings (paper, A.1.1, A.1.2 and A.3)."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -225,7 +223,7 @@ class FirstStates(nn.Module, ABC):
         b = networks.biases[layer]
         if b is None:
             size = networks.architecture.layers[layer].size
-            # What nothing enters says 1: the input, and constant layers.
+            # Layers that nothing enters, the input and constants, have a bias of 1.
             silent = not networks.architecture.incoming[layer]
             b = networks.parameters.new_full((len(networks), size), float(silent))
         x = torch.cat([(self.bias_gain[layer].to(b) * b).unsqueeze(-1), *features], -1)

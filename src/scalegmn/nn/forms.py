@@ -1,7 +1,5 @@
 """The two forms of the model: ours, and the paper's, which has every equation as printed. Each lists its parts."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -28,17 +26,17 @@ class Form(ABC):
     ['dual', 'reciprocal']
     """
 
+    for_scales: Flow
+    """The kind of backward messages that `auto` stands for if there are scales."""
+
     def __init__(self, spec: PassingSpec, symmetries: Sequence[Symmetry]) -> None:
         self.spec = spec
         self.symmetries = symmetries
-        self.flow = self.resolve()
+        scales = any(g.scales for g in vertex_groups(symmetries))
+        self.flow = spec.backward if spec.backward != "auto" else self.for_scales if scales else "shared"
         complaints = filter(None, (self.options(), *map(self.complaint, symmetries)))
         for complaint in complaints:
             raise ScaleGMNError(complaint)
-
-    @abstractmethod
-    def resolve(self) -> Flow:
-        """The kind of backward messages that `auto` stands for."""
 
     @abstractmethod
     def options(self) -> str | None:
@@ -57,9 +55,9 @@ class Form(ABC):
     def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
         """The first vertex and edge states, with further features of vertices besides the bias."""
 
-    @abstractmethod
     def dual_init(self, features: int) -> DualInit | None:
         """The first dual states, if there are any."""
+        return None
 
     @abstractmethod
     def layer(self, *, edges: bool) -> PassingLayer:
@@ -68,11 +66,6 @@ class Form(ABC):
     def inverts(self, symmetry: Symmetry, connection: int) -> bool:
         """Whether backward edges start from 1/w."""
         return self.spec.backward == "reciprocal" or symmetry.edge_group(connection).scales
-
-    @property
-    def has_scales(self) -> bool:
-        """Whether any group has scales."""
-        return any(g.scales for g in vertex_groups(self.symmetries))
 
     def common(self, kind: type[LearnedInvariant], place: DropoutPlace) -> Style:
         """What functions have in common, with a class of invariant nets and a place of dropout."""
@@ -99,17 +92,13 @@ class Ours(Form):
     'dual'
     """
 
+    for_scales = "dual"
     layers: Mapping[Flow, type[GraphLayer]] = {
         "none": ForwardLayer,
         "shared": SharedLayer,
         "reciprocal": ReciprocalLayer,
         "dual": DualLayer,
     }
-
-    def resolve(self) -> Flow:
-        if self.spec.backward != "auto":
-            return self.spec.backward
-        return "dual" if self.has_scales else "shared"
 
     def options(self) -> str | None:
         default = PassingSpec()
@@ -144,16 +133,12 @@ class Paper(Form):
     'reciprocal'
     """
 
+    for_scales = "reciprocal"
     layers: Mapping[Flow, type[PaperForward | PaperShared | PaperReciprocal]] = {
         "none": PaperForward,
         "shared": PaperShared,
         "reciprocal": PaperReciprocal,
     }
-
-    def resolve(self) -> Flow:
-        if self.spec.backward != "auto":
-            return self.spec.backward
-        return "reciprocal" if self.has_scales else "shared"
 
     def options(self) -> str | None:
         if self.flow == "dual":
@@ -174,9 +159,6 @@ class Paper(Form):
 
     def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
         return PaperInit(architectures, self.style, features=features, edge_positions=self.spec.edge_positions)
-
-    def dual_init(self, features: int) -> DualInit | None:
-        return None
 
     def layer(self, *, edges: bool) -> PassingLayer:
         spec = self.spec

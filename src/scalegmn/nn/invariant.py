@@ -6,7 +6,8 @@ Vectors are the last dimension of tensors; a multiplier q of the group multiplie
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -157,7 +158,7 @@ class ScaleInvariant(LearnedInvariant):
             self._gate(),
             p.x,
             ends(contexts, p.x.edges, p.outer),
-            sum_of(more) if more else None,
+            reduce(torch.add, more) if more else None,
             reduce=p.reduce,
             residual=p.residual,
         )
@@ -276,15 +277,6 @@ class Along(NamedTuple):
     def mapped(self, matrix: Tensor) -> Tensor:
         """A linear map (m, outputs) of the output."""
         return self.invariant.along(self.xs, self.edges, matrix)
-
-
-def sum_of(terms: Iterable[Tensor]) -> Tensor:
-    """The sum of one or more tensors."""
-    iterator = iter(terms)
-    total = next(iterator)
-    for t in iterator:
-        total = total + t
-    return total
 
 
 def _through(gate: Gate, matrix: Tensor, share: float = 1.0) -> Gate:

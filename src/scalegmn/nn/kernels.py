@@ -1,7 +1,5 @@
 """Kernels on edges: every kind of connection has one shape, in which smaller kernels are centred."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

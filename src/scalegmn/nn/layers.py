@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torch.nn import functional as F
 from ..core.architecture import Attention
 from ..native.formula import SOURCE, Edge
 from ..native.net import recomputing
-from .invariant import sum_of
 from .message import EdgeUpdate, Message, Update, VertexInvariant
 from .states import States, kept
 from .style import Style
@@ -99,7 +99,7 @@ class PassingLayer(nn.Module, ABC):
             count += e.edges[1 if way.to == SOURCE else 2]
         if not found:
             return torch.zeros_like(vertex(layer))
-        total = sum_of(found)
+        total = reduce(torch.add, found)
         return total / count if self.style.aggregate == "mean" else total
 
     def _run(self, function: Callable[..., Any], *arguments: object) -> Any:
@@ -118,8 +118,7 @@ class PassingLayer(nn.Module, ABC):
         companions: Sequence[Tensor] = (),
     ) -> Tensor:
         contexts = [old.positions[layer], *products] if self.style.positions else products
-        x: Tensor = self._run(update, old.symmetry, layer, states, contexts, companions)
-        return x
+        return self._run(update, old.symmetry, layer, states, contexts, companions)
 
 
 class GraphLayer(PassingLayer):
@@ -148,8 +147,7 @@ class GraphLayer(PassingLayer):
         return self._edge(step, connection, step.old.e(connection), self.edge_update if self.edges else None)
 
     def summary(self, old: States, layer: int) -> Tensor:
-        y: Tensor = self.invariant(old.symmetry, layer, *self.vertex(old, layer))
-        return y
+        return self.invariant(old.symmetry, layer, *self.vertex(old, layer))
 
     def vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         """The states of a vertex and their invariants."""
@@ -169,8 +167,7 @@ class GraphLayer(PassingLayer):
         outer = None if inverse is None else (step.old.x(c.target), inverse)
         invariants = step.summary(c.target), step.summary(c.source)
         along = self.along(step, Way(symmetry, connection))
-        new: Edge = self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
-        return new
+        return self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
 
     def along(self, old: States, way: Way) -> list[Tensor]:
         """Encodings of the targets and of the sources of edges, whichever way messages go."""

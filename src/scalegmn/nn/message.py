@@ -4,8 +4,6 @@ Each has one scale equivariant form for hidden neurons and separate plain MLPs f
 no symmetry.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

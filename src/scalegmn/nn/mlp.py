@@ -1,7 +1,5 @@
 """The multilayer perceptron used everywhere: one hidden layer, LayerNorm, SiLU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -51,8 +49,7 @@ class MLP(nn.Module):
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden units before the last map."""
-        h: Tensor = self.dropout(F.silu(self.norm(self.first(x))))
-        return h
+        return self.dropout(F.silu(self.norm(self.first(x))))
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""

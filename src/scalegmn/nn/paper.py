@@ -76,8 +76,7 @@ class Hadamard(RescaleEquivariant):
 
     def of(self, group: Group, y: Tensor, e: Edge, *, lift: Phi, by_target: bool) -> Edge:
         """Apply to all edges of a connection; arguments as in `RescaleEquivariant`."""
-        joined: Edge = self(y, e, lift=lift, by_target=by_target)
-        return joined
+        return self(y, e, lift=lift, by_target=by_target)
 
 
 class Outer(nn.Module):
@@ -254,8 +253,7 @@ class PaperLayer(PassingLayer):
         if update is None:
             return e
         old = step.old
-        new: Edge = self._run(update, way, old.x(way.receiver), old.x(way.sender), e, self.along(old, way))
-        return new
+        return self._run(update, way, old.x(way.receiver), old.x(way.sender), e, self.along(old, way))
 
     def along(self, old: States, way: Way) -> list[Tensor]:
         """Positional encodings along edges: of their receivers, of their senders, their own."""

@@ -1,7 +1,5 @@
 """Probe features: the responses of a network's neurons to learned inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -25,7 +23,6 @@ class Probes(nn.Module):
     Arguments:
         architectures: They must agree in their inputs.
         count: Number of inputs P.
-        low, high: The range of the data, from which the first inputs are drawn.
         image: Spatial shape of the inputs, for convolutional networks.
 
     >>> siren = Architecture.mlp([2, 8, 1], "sine")
@@ -37,15 +34,7 @@ class Probes(nn.Module):
     gain: Tensor
     gradient_gain: Tensor
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        count: int,
-        *,
-        low: float = -1.0,
-        high: float = 1.0,
-        image: tuple[int, ...] = (),
-    ) -> None:
+    def __init__(self, architectures: Sequence[Architecture], count: int, *, image: tuple[int, ...] = ()) -> None:
         super().__init__()
         sizes = {(a.layers[0].size, input_dimensions(a)) for a in architectures}
         if len(sizes) != 1:
@@ -58,7 +47,7 @@ class Probes(nn.Module):
             raise ScaleGMNError(
                 f"probes: expected an image shape of {dimensions} dimension(s) for these architectures, got {image}"
             )
-        self.inputs = nn.Parameter(low + (high - low) * torch.rand(count, size, *image))
+        self.inputs = nn.Parameter(2 * torch.rand(count, size, *image) - 1)
         depth = max(len(a.layers) for a in architectures)
         self.register_buffer("gain", torch.ones(depth))
         self.register_buffer("gradient_gain", torch.ones(depth))

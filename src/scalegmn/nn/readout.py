@@ -1,7 +1,5 @@
 r"""From the last states to a vector per network, or to new parameters (paper, A.1.5 and A.4.3)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -84,8 +82,7 @@ class Readout(nn.Module):
         if self.answers is not None:
             assert states.answers is not None
             parts.append(self.answers(self._padded(states.answers, self.sizes[1])))
-        embedding: Tensor = self.embedding(torch.cat(parts, -1))
-        return embedding
+        return self.embedding(torch.cat(parts, -1))
 
     def _end(self, states: States, layer: int, size: int) -> Tensor:
         """The concatenated states of all input or output neurons, padded with zeros to the largest."""
@@ -109,8 +106,7 @@ class Readout(nn.Module):
         if not found:
             last = states.x(len(symmetry.architecture.layers) - 1)
             return last.new_zeros(last.shape[0], self.sets.first.in_features)
-        pooled: Tensor = self.sets(torch.stack(found).sum(0))
-        return pooled
+        return self.sets(torch.stack(found).sum(0))
 
 
 def _hidden(inputs: int, outputs: int, dropout: float) -> nn.Sequential:

@@ -4,8 +4,6 @@ Groups are those of `scalegmn.core.groups`; every net has one invariant part for
 the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
@@ -57,8 +55,7 @@ class ScaleInvariants(nn.Module):
 
     def forward(self, group: Group, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
         """Apply the net of `group`."""
-        y: Tensor = self.of[group.name](xs, contexts)
-        return y
+        return self.of[group.name](xs, contexts)
 
     def __getitem__(self, group: Group) -> Invariant:
         """The net of `group`."""

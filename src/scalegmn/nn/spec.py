@@ -1,7 +1,5 @@
 """The options of message passing, in one frozen object."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The states of message passing, computed when they are needed."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -78,8 +76,7 @@ def kept(compute: Callable[[S, int], T]) -> Callable[[S, int], T]:
         if (name, index) not in states.found:
             states.found[name, index] = compute(states, index)
             states.settle(name, index)
-        answer: T = states.found[name, index]
-        return answer
+        return states.found[name, index]
 
     return ask
 

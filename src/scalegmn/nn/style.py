@@ -1,7 +1,5 @@
 """What all nets and all functions of message passing have in common, in both forms."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ the mean product of queries and keys over its head, which does not move, since \
 messages to queries combine those of outputs and values, along the keys. None of this needs parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 
@@ -57,7 +55,7 @@ def sent(states: States, way: Way, vertex: Callable[[int], Tensor]) -> Tensor | 
     if not isinstance(combine, Attention) or way.connection == a.incoming[target][2]:
         return way.leaving(vertex(way.sender))
     if not way.back:
-        return None  # queries and keys speak through the edges of the values
+        return None  # queries and keys act through the edges of the values
     together = _per_head(vertex(target) * _said(states, a.incoming[target][2]), combine.heads)
     return _spread(together, states.symmetry.ranges(way.connection)[0].size)
 
@@ -70,8 +68,7 @@ def _said(states: States, connection: int) -> Tensor:
 
 def _per_head(x: Tensor, heads: int) -> Tensor:
     """The mean over the neurons of each head (B, heads, h)."""
-    found: Tensor = x.unflatten(1, (heads, -1)).mean(2)
-    return found
+    return x.unflatten(1, (heads, -1)).mean(2)
 
 
 def _spread(x: Tensor, size: int) -> Tensor:

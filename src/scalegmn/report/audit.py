@@ -1,7 +1,5 @@
 """The symmetry audit: does a model give the same answers about networks that compute the same functions?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +8,7 @@ from torch import Tensor
 from ..errors import ScaleGMNError
 from ..inference.trained import Trained
 from ..tasks import Classification
-from ..training.distributed import World
-from ..training.evaluation import Evaluation, evaluate
+from ..training.evaluation import Evaluation
 from ..zoo.store.zoo import Zoo
 
 
@@ -46,20 +43,7 @@ def ask_copies(trained: Trained, zoo: Zoo, indices: Tensor, *, seed: int = 0) ->
         indices: Which of them (N,).
         seed: Decides the copies.
     """
-    alone = World(0, 1, trained.device)
-
-    def ask(transform_seed: int | None) -> Evaluation:
-        return evaluate(
-            trained.model,
-            trained.task,
-            zoo,
-            indices,
-            world=alone,
-            canonical=trained.canonical,
-            transform_seed=transform_seed,
-        )
-
-    plain, transformed = ask(None), ask(seed)
+    plain, transformed = (trained.evaluate_on(zoo, indices, transform_seed=which) for which in (None, seed))
     changed = None
     if isinstance(trained.task, Classification):
         changed = (plain.outputs.argmax(1) != transformed.outputs.argmax(1)).double().mean().item()

@@ -6,8 +6,6 @@ that only move entries (transpose, slice, expand, ...) become one operation that
 of common operations can run on a page, and what the page shows is the model itself.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

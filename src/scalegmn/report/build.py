@@ -1,7 +1,5 @@
 """From run directories to one page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The recipes stay beside the runs and can be changed and run again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

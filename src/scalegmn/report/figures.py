@@ -1,7 +1,5 @@
 """The figures of a report."""
 
-from __future__ import annotations
-
 import base64
 import math
 import struct

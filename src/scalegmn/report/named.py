@@ -30,7 +30,7 @@ def by_file(finding: Finding) -> str:
             cells = [[Cell(finding.files[i]), *map(Cell, texts)] for i, *texts in rows]
             head = ["file", f"true {task.column}", "answer"]
             parts.append(f"<h4 class=left>{escape(series.label)}</h4>{table(head, cells)}")
-    what = "surest mistakes" if isinstance(task, Classification) else "answers that are furthest off"
+    what = "most confident mistakes" if isinstance(task, Classification) else "answers that are furthest off"
     text = f'<p class="note">The {what} of each model (first seed), at most {LISTED}.</p>'
     return card("By file, the worst first", text + "".join(parts)) if parts else ""
 

@@ -1,7 +1,5 @@
 """The page: one self-contained HTML file."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -84,9 +82,6 @@ def heading(task: Task) -> str:
         return f"Editing: {task.target}"
     assert isinstance(task, Classification | Regression)
     return f"{task.name.capitalize()} {'by' if isinstance(task, Classification) else 'of'} {task.column}"
-
-
-# -- results ---------------------------------------------------------------------------------------------------
 
 
 def _results(finding: Finding) -> str:
@@ -173,9 +168,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-# -- curves and answers ----------------------------------------------------------------------------------------
-
-
 def _curves(finding: Finding) -> str:
     series, metric = finding.section.series, finding.section.task.metric
     if not any(run.metrics for s in series for run in s.runs):
@@ -219,9 +211,6 @@ def _sheet(finding: Finding) -> str:
     cells = "".join(f"<span>{escape(label)}</span>{figures.strip(images, label)}" for label, images in rows)
     text = "The pictures of some INRs before editing, after the models edited their weights, and as they should be."
     return f'<p class="note">{text}</p><div class="sheet">{cells}</div>'
-
-
-# -- pictures ----------------------------------------------------------------------------------------------------
 
 
 def _play(finding: Finding) -> str:
@@ -283,9 +272,6 @@ def _answers_with_pictures(finding: Finding, task: Classification) -> str:
         "class and the answer."
     )
     return f'<p class="note">{text}</p>{"".join(rows)}'
-
-
-# -- the audit -------------------------------------------------------------------------------------------------
 
 
 def _audit(finding: Finding) -> str:

@@ -1,9 +1,7 @@
 """The pictures of a report: what networks show, and maps of their embeddings."""
 
-from __future__ import annotations
-
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import torch
@@ -33,15 +31,16 @@ def paint(zoo: Zoo, indices: Tensor) -> Tensor | None:
     canvas = zoo.canvas
     if canvas is None:
         return None
-
-    def render(networks: Networks) -> Tensor:
-        return canvas.render(networks)
-
-    parts = []
     with torch.no_grad():
-        for part in indices.split(BATCH):
-            networks, positions = zoo.batches(part)
-            parts.append(each_architecture(render, networks)[positions.argsort()])
+        return _in_batches(zoo, indices, lambda networks: each_architecture(canvas.render, networks))
+
+
+def _in_batches(zoo: Zoo, indices: Tensor, function: Callable[[list[Networks]], Tensor]) -> Tensor:
+    """The rows that a function computes for some networks, in their order."""
+    parts = []
+    for part in indices.split(BATCH):
+        networks, positions = zoo.batches(part)
+        parts.append(function(networks)[positions.argsort()])
     return torch.cat(parts)
 
 
@@ -60,13 +59,10 @@ def embedding_map(trained: Trained, zoo: Zoo, indices: Tensor) -> Tensor | None:
     model = trained.model
     if not isinstance(model, InvariantModel) or len(indices) < 10:
         return None
-    parts = []
     with evaluating(model):
-        for part in indices.split(BATCH):
-            networks, positions = zoo.batches(part)
-            found = model.embed(present(networks, trained.canonical, trained.device)).cpu()
-            parts.append(found[positions.argsort()])
-    vectors = torch.cat(parts).double()
+        vectors = _in_batches(
+            zoo, indices, lambda networks: model.embed(present(networks, trained.canonical, trained.device)).cpu()
+        ).double()
     if not vectors.isfinite().all() or float(vectors.std(0).max()) == 0:
         return None
     near = min(30.0, (len(vectors) - 1) / 3)

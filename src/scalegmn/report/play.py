@@ -4,8 +4,6 @@ The page holds the weights of a few networks and the models as programs (`browse
 everything itself. There is no server and no other file.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence
@@ -152,13 +150,9 @@ def classifier(trained: Trained, architecture: Architecture) -> dict[str, Any]:
 
 def _tensors(a: Architecture) -> list[dict[str, int | None]]:
     """Where each weight (n_t, n_s) and bias (n_t,) begins in the parameters of a network."""
-    found: list[dict[str, int | None]] = []
-    start = 0
-    for s in a.segments:
-        ends = (a.connections[s.index].source, a.connections[s.index].target) if s.kind == "weight" else (None, s.index)
-        found.append({"start": start, "source": ends[0], "target": ends[1]})
-        start += s.size
-    return found
+    sources = (a.connections[s.index].source if s.kind == "weight" else None for s in a.segments)
+    places = zip(a.segments, sources, strict=True)
+    return [{"start": s.start, "source": source, "target": a.owner(s)} for s, source in places]
 
 
 def _floats(x: Tensor) -> str:

@@ -1,7 +1,5 @@
 """Cards and tables of the page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape

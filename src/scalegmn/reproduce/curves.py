@@ -1,7 +1,5 @@
 """Learning curves from records: validation results over the time of one core."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,12 +1,12 @@
 """Datasets, methods, and the recipe files that combine them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ..files import read_toml
 from ..training.recipe import Recipe, make_recipe, override, read_values, shipped
 from ..training.sweep import parse_grid
 from .zoos import Folders, Scale, zoo_path
@@ -77,57 +77,9 @@ DATASETS = {
     )
 }
 
-METHODS = {
-    method.name: method
-    for method in (
-        Contender("mlp", "MLP"),
-        Contender("inr2vec", "Inr2Vec"),
-        Contender("statnn", "StatNN"),
-        Contender("gmn", "GMN"),
-        Contender("dws", "DWS"),
-        Contender("nfn-np", "NFN-NP"),
-        Contender("nfn-hnp", "NFN-HNP"),
-        Contender("ng-gnn", "NG-GNN"),
-        Contender("ng-gnn-64", "NG-GNN, 64 probes"),
-        Contender("ng-gnn-64-moved", "NG-GNN, 64 probes, inputs moved"),
-        Contender("ng-t", "NG-T"),
-        Contender("ng-t-64", "NG-T, 64 probes"),
-        Contender("nft", "NFT"),
-        Contender("monomial-nfn", "Monomial-NFN"),
-        Contender("probegen", "ProbeGen"),
-        Contender("probegen-moved", "ProbeGen, inputs moved"),
-        Contender("scalegmn", "ScaleGMN"),
-        Contender("scalegmn-b", "ScaleGMN-B"),
-        Contender("scalegmn-64", "ScaleGMN, 64 probes"),
-        Contender("scalegmn-128", "ScaleGMN, 128 probes"),
-        Contender("scalegmn-128-moved", "ScaleGMN, 128 probes, inputs moved"),
-        Contender("scalegmn-b-128-moved", "ScaleGMN-B, 128 probes, inputs moved"),
-        Contender("scalegmn-reciprocal", "ScaleGMN-B, reciprocal"),
-        Contender("scalegmn-b-64", "ScaleGMN-B, 64 probes"),
-        Contender("scalegmn-b-4", "ScaleGMN-B, 4 copies"),
-        Contender("scalegmn-no-phase", "ScaleGMN, phases as they are"),
-        Contender("gmn-ours", "GMN, our settings"),
-        Contender("gmn-ours-moved", "GMN, our settings, inputs moved"),
-        Contender("ng-gnn-ours", "NG-GNN, our settings"),
-        Contender("ng-gnn-64-ours", "NG-GNN, 64 probes, our settings"),
-        Contender("nfn-hnp-ours", "NFN-HNP, our settings"),
-        Contender("probegen-ours", "ProbeGen, our settings"),
-        Contender("probegen-ours-moved", "ProbeGen, our settings, inputs moved"),
-        Contender("scalegmn-ours", "ScaleGMN, our settings"),
-        Contender("scalegmn-ours-moved", "ScaleGMN, our settings, inputs moved"),
-        Contender("scalegmn-b-ours", "ScaleGMN-B, our settings"),
-        Contender("scalegmn-b-64-ours", "ScaleGMN-B, 64 probes, our settings"),
-        Contender("scalegmn-b-64-8-ours", "ScaleGMN-B, 64 probes, 8 copies, our settings"),
-        *(
-            Contender(f"scalegmn-128-moved-{count}", f"ScaleGMN, 128 probes, inputs moved, {count} networks")
-            for count in ("1k", "3k", "10k", "30k")
-        ),
-        Contender("dws-augmented", "DWS + augmentation", "scale-augmentation"),
-        Contender("nfn-np-augmented", "NFN-NP + augmentation", "scale-augmentation"),
-        Contender("nfn-hnp-augmented", "NFN-HNP + augmentation", "scale-augmentation"),
-        Contender("ng-gnn-augmented", "NG-GNN + augmentation", "scale-augmentation"),
-    )
-}
+# Rows, tables and published results.
+TOLD = read_toml(Path(__file__).with_name("tables.toml"))
+METHODS = {name: Contender(name, title, TOLD["search"].get(name, "")) for name, title in TOLD["methods"].items()}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Rows, columns and tables of your own, for `scalegmn --plugin FILE.py reproduce`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..errors import ScaleGMNError
 from ..zoo.store.zoo import Zoo
@@ -20,9 +19,7 @@ def add_method(name: str, title: str, tables: Sequence[str] = ()) -> None:
         title: The name in tables.
         tables: Their names; it comes last in each.
     """
-    method = Contender(name, title)
-    _check_new("method", name, METHODS.get(name, method) == method)
-    METHODS[name] = method
+    _add(METHODS, "method", Contender(name, title))
     for old in map(table, tables):
         TABLES[old.name] = replace(old, methods=tuple(dict.fromkeys((*old.methods, name))))
 
@@ -35,8 +32,7 @@ def add_dataset(dataset: Dataset, build: Callable[[str, Folders], Zoo], tables: 
         build: Called with the name of its zoo and a place; makes `place.zoos / name` and returns it.
         tables: Their names; it comes last in each.
     """
-    _check_new("dataset", dataset.name, DATASETS.get(dataset.name, dataset) == dataset)
-    DATASETS[dataset.name] = dataset
+    _add(DATASETS, "dataset", dataset)
     add_zoo(dataset.zoo, build)
     for old in map(table, tables):
         TABLES[old.name] = replace(old, datasets=tuple(dict.fromkeys((*old.datasets, dataset.name))))
@@ -48,10 +44,9 @@ def add_table(new: ResultTable) -> None:
         wrong = next((name for name in names if name not in known), None)
         if wrong is not None:
             raise ScaleGMNError(f"table {new.name!r}: {wrong!r} is not known; add it first")
-    _check_new("table", new.name, TABLES.get(new.name, new) == new)
-    TABLES[new.name] = new
+    _add(TABLES, "table", new)
 
 
-def _check_new(what: str, name: str, new: bool) -> None:
-    if not new:
-        raise ScaleGMNError(f"{what}: {name!r} is taken; give yours another name")
+def _add(known: dict[str, Any], what: str, new: Contender | Dataset | ResultTable) -> None:
+    if known.setdefault(new.name, new) != new:
+        raise ScaleGMNError(f"{what}: {new.name!r} is taken; give yours another name")

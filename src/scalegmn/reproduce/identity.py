@@ -4,35 +4,18 @@ A zoo that is built again is equal to the last bit, but older versions stored an
 header. Records from that time refer to a zoo by the checksum of such a header.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
+from pathlib import Path
 from typing import Any
 
-from ..files import read_object
+from ..files import read_object, read_toml
 from ..zoo.store.stats import tau_cap
 from ..zoo.store.writer import header_hash
 from ..zoo.store.zoo import Zoo
 from .zoos import CNNS, PARTS, Folders, zoo_path
 
-# Checksums of images, by those that headers note now: MNIST, Fashion-MNIST, CIFAR-10, grey CIFAR-10, the SVHN stand-in.
-_FORMER = {
-    "502d2721c0a6532c4405354e589495b201424cc4e9ad8a2566b2cdc96f9db720": (
-        "b3fe36794a3a345d09632e9d79f122d61ca91a07e5a22f8536973655bacf2a78"
-    ),
-    "ea59dcd749dd6620b45a7718584b2fb2e3dd940bcb480b1887199dd9ed1ca047": (
-        "75979490032625d6583ff7101de6f9243d07d0a8d33d3c9b3b7e79b4c59382af"
-    ),
-    "1881ff78fadfd89db369cb0597313db703515586c7e39282a9427b92a3122f66": (
-        "679a0a54bc26fa5425a8717c376404f30e2982dcca8ebd67a5e0ea32155044bf"
-    ),
-    "481dd180b442e5587d8bf582a51418bc00b813834f8b725ae39a1723373b5b59": (
-        "ca62ad4d1acd49da29fb706a389287a4f85601fc4738f091c860e1c74bad757f"
-    ),
-    "e44c8d145a3c1fe83080f981dfeae5ce7c0cf98fd395499604647e4b0ef40127": (
-        "800ab0b1da441fd3dd1258a90a9dfbec0a35d35f84f875165178a016d4412ca7"
-    ),
-}
+# Checksums of images, by those that headers note now.
+_FORMER = read_toml(Path(__file__).with_name("former.toml"))
 
 
 def checksums(name: str, place: Folders) -> tuple[str, ...]:
@@ -42,7 +25,6 @@ def checksums(name: str, place: Folders) -> tuple[str, ...]:
         name: Of the zoo.
         place: Where it may be.
 
-    >>> from pathlib import Path
     >>> checksums("mnist", Folders("small", Path("nowhere"), None))
     ()
     """

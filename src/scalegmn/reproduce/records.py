@@ -1,7 +1,5 @@
 """Records: one JSON file per run. Tables are made from records alone."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Container, Mapping, Sequence

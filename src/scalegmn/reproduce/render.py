@@ -1,13 +1,12 @@
 """Tables from records: as data, as Markdown, and all together as a page."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..files import read_toml
 from ..training.recipe import read_values
 from .experiments import DATASETS, METHODS
 from .records import Record, matching, read_records
@@ -15,11 +14,7 @@ from .tables import TABLES, ResultTable
 from .trials import TrialRecord, read_outcomes
 from .zoos import SMALL_CNNS, SMALL_SIZES, Scale
 
-_PAPER = """\
-Our models have the settings of the paper, peers those that their authors published ([recipes.md](recipes.md)). The
-networks are the published ones where a table says so, otherwise ours.
-
-"""
+_PREFACE = read_toml(Path(__file__).with_name("preface.toml"))
 _BETTER = {"accuracy": max, "tau": max, "mse": min}
 
 
@@ -268,56 +263,14 @@ def results_page(results: Path, scale: Scale, pictures: Path | None = None) -> s
     return "\n".join(text)
 
 
-def _small(tuned: bool) -> str:
-    inr, cnn = (read_values(f"small/{kind}/common")["training"] for kind in ("inr", "cnn"))
-    minutes, fewer, epochs = inr["minutes"], cnn["minutes"], inr["epochs"]
-    return f"""\
-Implicit representations: {SMALL_SIZES[0]:,} / {SMALL_SIZES[1]:,} / {SMALL_SIZES[2]:,} networks for training, validation
-and test, fitted by `scalegmn zoo build`. CNNs: {SMALL_CNNS:,} networks per activation. Every run has one core for
-{minutes:g} minutes of processor time ({fewer:g} for CNNs) or {epochs} epochs, whichever ends first.
-
-{_settings(tuned)}
-
-The settings of every row are a recipe, which `scalegmn train small/FOLDER/METHOD` trains as well
-([recipes.md](recipes.md)). In rows with moved inputs, training networks are composed with small random affine maps of
-their inputs (`training.move`), which any method can use. The column of parameters counts everything that a model holds,
-even for states that its readout does not use. SVHN-GS is not the official set: its images are grey digits cut from the
-SVHN test split, and split by photograph.
-
-"""
-
-
-def _settings(tuned: bool) -> str:
-    """How settings were found: by the same trials for all methods, or by hand."""
-    if tuned:
-        return """\
-The methods named below a table were tuned with the same trials: one list of settings for all of them, each trial with
-the budget of a run and judged on validation networks (`scalegmn reproduce TABLE --tune`; their records are in
-`results/small/trials`, the recipes they started from in `trials/FOLDER/METHOD`). The settings that won on one dataset
-are used in all columns of the table, and in rows that vary the method. Other methods have the training settings that
-all share (`small/FOLDER/common`), the defaults of [baselines.md](baselines.md), and no dropout. ScaleGMN with 128
-probes has one layer and dropout 0.3, found in trials on MNIST and Fashion-MNIST in which test results were seen."""
-    return """\
-All methods of a table have the same training settings, found in a few trials of ScaleGMN on MNIST (for editing, of
-ScaleGMN-B). ScaleGMN, its variants and GMN also have dropout, found in trials on MNIST and Fashion-MNIST (with probes),
-on Fashion-MNIST (without) and on the validation splits of the ReLU zoos (for CNNs). On MNIST and Fashion-MNIST without
-probes they have a narrower net on edges (`gate`), found on Fashion-MNIST. Dropout and the narrower net together were
-worse on the validation split of CIFAR-10, where they are not used. Peers have the defaults of
-[baselines.md](baselines.md). In the trials on images, test results were seen. Graph methods have width 64, editors 32.
-No method was tuned beyond that."""
-
-
 def _preface(records: Sequence[Record], scale: Scale, tuned: bool) -> str:
     machines = _distinct([r.machine for r in records])
     versions = _distinct([{k: r.versions[k] for k in ("scalegmn", "torch", "python")} for r in records])
     where = "; ".join(f"{m['processor']}, {m['cores']} cores" for m in machines)
     what = "; ".join(", ".join(f"{k} {v}" for k, v in sorted(version.items())) for version in versions)
-    return (
-        "`scalegmn reproduce --page` writes this page from the records in `results/`.\n\n"
-        f"{_small(tuned) if scale == 'small' else _PAPER}"
-        "The tables show the test result at the best validation, with mean ± standard deviation over seeds where\n"
-        "there are several, and in brackets the published result, which was reached with far more networks and\n"
-        "hours. (For NG-T and ProbeGen, results published by their own authors are included.) The best of a column\n"
-        "is bold.\n\n"
-        f"Machine: {where}. Versions: {what}.\n"
-    )
+    text = _PREFACE["paper"]
+    if scale == "small":
+        inr, cnn = (read_values(f"small/{kind}/common")["training"] for kind in ("inr", "cnn"))
+        settings = _PREFACE["tuned" if tuned else "by_hand"].strip()
+        text = _PREFACE["small"].format(sizes=SMALL_SIZES, cnns=SMALL_CNNS, inr=inr, cnn=cnn, settings=settings)
+    return str(_PREFACE["start"] + text + _PREFACE["end"].format(where=where, what=what))

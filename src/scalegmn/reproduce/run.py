@@ -1,7 +1,5 @@
 """From a table to its records: build the zoos, train what is missing, write the results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

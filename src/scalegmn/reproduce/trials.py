@@ -5,8 +5,6 @@ its own recipe, `trials/FOLDER/METHOD`, has the budget of a run for each trial, 
 alone. The best trial becomes `SCALE/FOLDER/METHOD`, the recipe of the method's row in all columns of the table.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

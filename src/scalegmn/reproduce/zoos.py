@@ -1,14 +1,11 @@
 """The zoos of the experiments: how each is built, small for two cores or at the size of the paper."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from torch import Tensor
 
 from ..errors import ScaleGMNError
 from ..files.arrays import Array
@@ -17,13 +14,12 @@ from ..zoo.cnn.recipe import Budget
 from ..zoo.images.collections import Images, load_images
 from ..zoo.imports.cnn_zoo import import_cnn_zoo
 from ..zoo.imports.inr import import_inr
-from ..zoo.inr.build import build_inr_zoo
+from ..zoo.inr.build import Report, build_inr_zoo
 from ..zoo.inr.conventions import Fit
 from ..zoo.store.combine import combine
 from ..zoo.store.zoo import Zoo
 
 Scale = Literal["small", "paper"]
-Report = Callable[[int, int, Tensor], None]
 STAND_IN = "svhn_testsplit_tight_grey32.npz"
 SMALL_SIZES = (3000, 500, 1500)
 SMALL_CNNS = 1500
@@ -109,10 +105,6 @@ def _views(name: str, place: Folders) -> Zoo:
     )
 
 
-def _single_view(name: str, place: Folders) -> Zoo:
-    return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place), where={"view": "0"})
-
-
 def _cnn(name: str, place: Folders) -> Zoo:
     """Small CNNs, of one activation, on grey images; at the paper's scale they train as long as the published ones."""
     images, _, activation = name.partition("-gs-")
@@ -128,8 +120,10 @@ def _cnn(name: str, place: Folders) -> Zoo:
     )
 
 
-def _both(name: str, place: Folders) -> Zoo:
-    return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place))
+def _combined(name: str, place: Folders) -> Zoo:
+    """Several zoos as one, or one view of each image of a zoo."""
+    where = {"view": "0"} if name == "cifar10" else None
+    return combine([open_zoo(part, place) for part in PARTS[name]], zoo_path(name, place), where=where)
 
 
 CNNS = tuple(f"{images}-gs-{kind}" for images in ("cifar10", "svhn") for kind in ("relu", "tanh", "both"))
@@ -144,9 +138,7 @@ _BUILDERS: dict[str, Callable[[str, Folders], Zoo]] = {
     "fashion-mnist": _inr,
     "cifar10-views": _views,
     **dict.fromkeys(CNNS, _cnn),
-    "cifar10": _single_view,
-    "cifar10-gs-both": _both,
-    "svhn-gs-both": _both,
+    **dict.fromkeys(PARTS, _combined),
 }
 NAMES = tuple(_BUILDERS)
 # The names under which collections are published, as folders or archives, and a file that such a folder holds.

@@ -1,7 +1,5 @@
 """Tasks: what is predicted or changed, its loss and its metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From names and options to a model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

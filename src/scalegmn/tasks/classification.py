@@ -70,8 +70,7 @@ class Classification(Task):
 
     def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
         """Logits (B, classes)."""
-        logits: Tensor = model(networks)
-        return logits
+        return model(networks)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs.float(), targets)

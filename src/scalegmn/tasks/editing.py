@@ -38,8 +38,7 @@ def dilate(images: Images) -> Images:
     """
     from scipy.ndimage import grey_dilation
 
-    found: Images = grey_dilation(images, size=(1, 3, 3, 1), mode="constant", cval=0)
-    return found
+    return grey_dilation(images, size=(1, 3, 3, 1), mode="constant", cval=0)
 
 
 def contrast(images: Images, factor: float = 2.0) -> Images:
@@ -54,8 +53,7 @@ def contrast(images: Images, factor: float = 2.0) -> Images:
     """
     weights = np.array([0.299, 0.587, 0.114]) if images.shape[-1] == 3 else np.full(images.shape[-1], 1.0)
     grey = (images * (weights / weights.sum())).sum(-1).mean((1, 2)).round()[:, None, None, None]
-    changed: Images = (grey + factor * (images - grey)).round().clip(0, 255).astype(np.uint8)
-    return changed
+    return (grey + factor * (images - grey)).round().clip(0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -102,10 +100,10 @@ class Editing(Task):
     def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
         """The pictures of the edited networks on the scale [0, 1], (B, H, W, C)."""
         assert isinstance(model, Editor)
-        return each_architecture(lambda batch: self.canvas.picture(self._render(model, batch)), networks)
-
-    def _render(self, model: Editor, networks: Networks) -> Tensor:
-        return model.render(networks, self.canvas.grid().to(networks.parameters))
+        grid = self.canvas.grid()
+        return each_architecture(
+            lambda batch: self.canvas.picture(model.render(batch, grid.to(batch.parameters))), networks
+        )
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs.float(), targets)

@@ -7,10 +7,7 @@ A vertex state is
 with one channel per input in each part except the first; with a dual stream, dual states hold the gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -27,40 +24,17 @@ from ..nn.message import EdgeUpdate, Message, Update
 from ..nn.scale import ScaleEquivariant, ScaleInvariants
 
 
-@dataclass(frozen=True)
 class StateChannels:
-    """The parts of a vertex state for `count` inputs. Messages use the first `count` channels."""
+    """The parts of a vertex state: slices `pre`, `post`, `pre_gradient` and `post_gradient` after the bias.
 
-    count: int
+    Arguments:
+        count: Number of inputs; messages use the first `count` channels.
+    """
 
-    @property
-    def width(self) -> int:
-        """The number of channels of a state."""
-        return 1 + 4 * self.count
-
-    def part(self, index: int) -> slice:
-        """One of the four parts after the bias."""
-        return slice(1 + index * self.count, 1 + (index + 1) * self.count)
-
-    @property
-    def pre(self) -> slice:
-        """The channels of the pre-activations."""
-        return self.part(0)
-
-    @property
-    def post(self) -> slice:
-        """The channels of the post-activations."""
-        return self.part(1)
-
-    @property
-    def pre_gradient(self) -> slice:
-        """The channels of the gradients at pre-activations."""
-        return self.part(2)
-
-    @property
-    def post_gradient(self) -> slice:
-        """The channels of the gradients at post-activations."""
-        return self.part(3)
+    def __init__(self, count: int) -> None:
+        self.count, self.width = count, 1 + 4 * count
+        parts = (slice(1 + i * count, 1 + (i + 1) * count) for i in range(4))
+        self.pre, self.post, self.pre_gradient, self.post_gradient = parts
 
 
 class AnalyticInvariant(Invariant):
@@ -206,7 +180,9 @@ def _set_update(update: Update, c: StateChannels, sigma: dict[Group, Activation]
             gradients = [slope, one] if backward is not None else [one, one]
             if inverse:
                 gradients = [reciprocal(g * x[..., back].square()) for g in gradients]
-            return torch.cat([one[..., :1], one, _ratio(act, z), *gradients], -1)
+            # sigma(z) / z, and 0 at 0.
+            ratio = act(z) * reciprocal(z)
+            return torch.cat([one[..., :1], one, ratio, *gradients], -1)
 
         return f
 
@@ -250,9 +226,6 @@ def _set_dual_update(update: Update, c: StateChannels, sigma: dict[Group, Activa
     update.output = Analytic(lambda x: x[..., :w])  # type: ignore[assignment]
 
 
-# -- small tools -----------------------------------------------------------------------------------------------------
-
-
 def _set_gamma(net: ScaleEquivariant, maps: Sequence[tuple[slice, slice]]) -> None:
     gamma = net.gamma[0]
     assert isinstance(gamma, nn.Linear)
@@ -289,11 +262,6 @@ def _set_invariants(
     for g, act in sigma.items():
         # For signs 1/x^2 is invariant, so that everything in the proof is.
         invariants.of[g.name] = AnalyticInvariant(g, factors(act), canonical=canonical or not g.scales)
-
-
-def _ratio(act: Activation, z: Tensor) -> Tensor:
-    """sigma(z) / z, and 0 at 0."""
-    return act(z) * reciprocal(z)
 
 
 def _derivative(act: Activation, z: Tensor) -> Tensor:

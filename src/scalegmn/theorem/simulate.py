@@ -4,8 +4,6 @@ The message passing is that of `MessagePassing`: the same layers, messages, upda
 weights of the proof, and invariant nets and MLPs are replaced by the functions of the proof (`proof.py`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Augmentation of batches: random symmetries, noise on the weights, and random affine maps of the inputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -63,7 +61,15 @@ class ScaleAugment:
 
 
 @dataclass(frozen=True)
-class NoiseAugment:
+class _Strength:
+    strength: float
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise ScaleGMNError(f"strength: expected a number of at least 0, got {self.strength}")
+
+
+class NoiseAugment(_Strength):
     r"""Adds Gaussian noise to the weights, \(\theta + s\,\sigma_\theta\,\epsilon\); the functions change a little.
 
     Arguments:
@@ -76,12 +82,6 @@ class NoiseAugment:
     True
     """
 
-    strength: float
-
-    def __post_init__(self) -> None:
-        if not self.strength >= 0:
-            raise ScaleGMNError(f"strength: expected a number of at least 0, got {self.strength}")
-
     def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
         """The noisy networks; `generator` is the source of randomness (on the CPU)."""
         theta = networks.parameters
@@ -92,8 +92,7 @@ class NoiseAugment:
         return networks.replace(theta + self.strength * spread * noise)
 
 
-@dataclass(frozen=True)
-class MoveAugment:
+class MoveAugment(_Strength):
     r"""Composes INRs with random affine maps, \(u(x) \to u((1 + sA)x + sa)\), which moves the picture a little.
 
     The map is absorbed by the first weights and biases, \(W(1 + sA)\) and \(b + sWa\), so the result is exact (Navon
@@ -108,12 +107,6 @@ class MoveAugment:
     >>> torch.equal(moved.weights[1], networks.weights[1]), torch.equal(moved.weights[0], networks.weights[0])
     (True, False)
     """
-
-    strength: float
-
-    def __post_init__(self) -> None:
-        if not self.strength >= 0:
-            raise ScaleGMNError(f"strength: expected a number of at least 0, got {self.strength}")
 
     def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
         """The moved networks; `generator` is the source of randomness (on the CPU)."""

@@ -6,8 +6,6 @@ their loss is first traced to a graph of tensor operations for one architecture 
 compiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
@@ -49,8 +47,7 @@ class Compiled(nn.Module):
                 self._shape, self._graph = shape, self._compile(networks, targets)
             if self._shape == shape and self._graph is not None:
                 return self._graph(self._tensors(), networks.parameters, targets)
-        loss: Tensor = self.objective(networks, targets)
-        return loss
+        return self.objective(networks, targets)
 
     def _tensors(self) -> list[Tensor]:
         return [t for _, t in (*self.objective.named_parameters(), *self.objective.named_buffers())]
@@ -60,9 +57,7 @@ class Compiled(nn.Module):
 
         def loss(tensors: list[Tensor], parameters: Tensor, targets: Tensor) -> Tensor:
             state = dict(zip(self._names, tensors, strict=True))
-            found: Tensor = functional_call(self.objective, state, (Networks(architecture, parameters), targets))
-            return found
+            return functional_call(self.objective, state, (Networks(architecture, parameters), targets))
 
         graph = make_fx(loss)(self._tensors(), networks.parameters, targets)
-        compiled: Callable[[list[Tensor], Tensor, Tensor], Tensor] = torch.compile(graph, backend=self.backend)
-        return compiled
+        return torch.compile(graph, backend=self.backend)

@@ -1,7 +1,5 @@
 """Training batches as a function of the step alone, so that nothing must be saved or restored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One process or several: which one writes, what each reads, and how they exchange values."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,8 +51,7 @@ class World:
         result, complaint = box
         if complaint is not None:
             raise ScaleGMNError(complaint)
-        found: T = result
-        return found
+        return result
 
     def part(self, indices: Tensor) -> Tensor:
         """This process's share of some indices, dealt out in turns."""

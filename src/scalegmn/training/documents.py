@@ -1,7 +1,5 @@
 """The JSON files of a run: what they must contain, checked before it is used."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,5 +95,4 @@ def checked(kind: Any, value: Any, path: Path) -> Any:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The content of a config.json."""
-    found: dict[str, Any] = checked(Config, read_object(path), path)
-    return found
+    return checked(Config, read_object(path), path)

@@ -1,7 +1,5 @@
 """Evaluating a model on the networks of a zoo, also after random symmetries were applied to them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Several recipes at once: each is trained by `scalegmn train` in a process of its own, so that all cores are used."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -46,7 +44,8 @@ def train_all(
     library.load()
     cores = torch.get_num_threads()
     lanes = min(lanes or cores, len(recipes))
-    waiting = [name for name, recipe in recipes.items() if not _done(Run(out / name), recipe)]
+    runs = {name: Run(out / name) for name in recipes}
+    waiting = [name for name, run in runs.items() if not (run.finished and run.recipe() == recipes[name])]
     active: dict[str, subprocess.Popen[bytes]] = {}
     try:
         while waiting or active:
@@ -58,17 +57,13 @@ def train_all(
             for name, process in list(active.items()):
                 ended = process.poll() is not None
                 if watch is not None:
-                    watch(name, Run(out / name))
+                    watch(name, runs[name])
                 if ended:
                     _check(name, active.pop(name).returncode, out / f"{name}.log")
     finally:
         for process in active.values():
             process.terminate()
             process.wait()
-
-
-def _done(run: Run, recipe: Recipe) -> bool:
-    return run.finished and run.recipe() == recipe
 
 
 def _start(name: str, recipe: Recipe, out: Path, threads: int) -> subprocess.Popen[bytes]:

@@ -1,7 +1,5 @@
 """Checking options against what a constructor takes: names, types and values, with one-line errors."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_type_hints

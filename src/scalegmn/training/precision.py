@@ -1,7 +1,5 @@
 """Full or mixed precision, and the corresponding step of the optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal

@@ -9,8 +9,6 @@ results.json         written at the end: metrics on the validation and test spli
 lock                 held by the process that trains here
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import platform
@@ -222,8 +220,7 @@ class Run:
         if not self.finished:
             raise ScaleGMNError(f"run: {self.path} is not finished; continue it with `scalegmn train --resume`")
         path = self.path / "results.json"
-        found: dict[str, Any] = checked(Results, read_object(path), path)
-        return found
+        return checked(Results, read_object(path), path)
 
 
 def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture], zoo: Zoo) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Checkpoints: tensors as safetensors, numbers as JSON, written whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

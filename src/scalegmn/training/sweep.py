@@ -1,7 +1,5 @@
 """Many runs of one recipe: a grid of settings, several seeds each, here or on a Ray cluster."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

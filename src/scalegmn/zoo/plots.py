@@ -1,7 +1,5 @@
 """Figures of a zoo: how its weights are distributed, and INRs next to the images that they were fitted to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

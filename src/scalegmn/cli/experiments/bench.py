@@ -1,7 +1,5 @@
 """`scalegmn bench`: speed and memory on this machine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

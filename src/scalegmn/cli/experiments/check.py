@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..application import INTERNAL_ERROR, app, examples
-from ..console import print_json, stdout, track
+from ..console import print_json, stdout, table, track
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,17 +53,13 @@ def check(
 
 def _table(rows: Sequence[Verdict]) -> Table:
     """The worst case of each model, head, law and precision."""
-    from rich.table import Table
-
     groups: dict[tuple[str, ...], list[Verdict]] = {}
     for row in rows:
         groups.setdefault((row.model, row.form or "", row.head, row.law, row.dtype), []).append(row)
-    table = Table("model", "form", "head", "law", "precision", box=None, pad_edge=False)
-    table.add_column("cases", justify="right")
-    table.add_column("worst error", justify="right")
-    table.add_column("tolerance", justify="right")
-    table.add_column("worst case")
-    table.add_column("ok")
+    numbers = ("cases", "worst error", "tolerance")
+    shown = table("model", "form", "head", "law", "precision", numbers=numbers, pad_edge=False)
+    shown.add_column("worst case")
+    shown.add_column("ok")
     for names, group in groups.items():
         # A negative control fails when its error is too small.
         control = names[3].startswith("not ")
@@ -71,5 +67,5 @@ def _table(rows: Sequence[Verdict]) -> Table:
         bound = f"{'>' if control else '<='} {worst.tolerance:g}"
         where = f"{worst.architecture}, {worst.activation}" if worst.error else ""
         ok = "yes" if all(r.ok for r in group) else "[red]NO[/red]"
-        table.add_row(*names, str(len(group)), f"{worst.error:.2g}", bound, where, ok)
-    return table
+        shown.add_row(*names, str(len(group)), f"{worst.error:.2g}", bound, where, ok)
+    return shown

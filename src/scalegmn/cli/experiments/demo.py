@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..application import app, examples
-from ..console import note, print_json, stdout
+from ..console import note, print_json, stdout, table
 from ..progress import Bar
 
 if TYPE_CHECKING:
@@ -29,22 +29,15 @@ TITLES = {
 @app.command(epilog=examples("scalegmn demo", "scalegmn demo --quick", "scalegmn demo --out /tmp/demo --json"))
 def demo(
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The directory for zoo, runs and report.html (default: demo, or demo/quick).", show_default=False
-        ),
+        Path | None, typer.Option(help="The directory for zoo, runs and report.html (default: demo, or demo/quick).")
     ] = None,
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Fewer networks and epochs: faster, less accurate models."),
+        bool, typer.Option("--quick", help="Fewer networks and epochs: faster, less accurate models.")
     ] = False,
     networks: Annotated[
-        int | None, typer.Option(min=50, help="Networks of the zoo (default: all 1,797 digits).", show_default=False)
+        int | None, typer.Option(min=50, help="Networks of the zoo (default: all 1,797 digits).")
     ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Epochs of every model (default: 20).", show_default=False),
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every model (default: 20).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Try a trained model; then build a zoo of digits, train four models, compare them and write a report.
@@ -114,12 +107,9 @@ class TrainingProgress(Bar):
 
 
 def _show(found: Mapping[str, Mapping[str, float]]) -> None:
-    from rich.table import Table
-
-    table = Table("model", box=None, header_style="bold")
-    for column in ("parameters", "test accuracy", "accuracy on copies", "answers changed", "seconds"):
-        table.add_column(column, justify="right")
+    numbers = ("parameters", "test accuracy", "accuracy on copies", "answers changed", "seconds")
+    shown = table("model", numbers=numbers, header_style="bold")
     for name, row in found.items():
         shares = [f"{100 * row[key]:.1f} %" for key in ("accuracy", "accuracy_transformed", "answers_changed")]
-        table.add_row(TITLES[name], f"{row['parameters']:,}", *shares, f"{row['seconds']:.0f}")
-    stdout().print(table)
+        shown.add_row(TITLES[name], f"{row['parameters']:,}", *shares, f"{row['seconds']:.0f}")
+    stdout().print(shown)

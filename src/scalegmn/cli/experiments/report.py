@@ -1,7 +1,5 @@
 """`scalegmn report`: runs on one page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +11,10 @@ from ..console import check_out, note, stdout
 
 @app.command(epilog=examples("scalegmn report runs/digits-*", "scalegmn report runs/sweep-scalegmn -o sweep.html"))
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run directories, or directories that hold some.", show_default=False)
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or directories that hold some.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write (.html).")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Report",
-    zoo: Annotated[Path | None, typer.Option(help="Where the zoo is now, if it was moved.", show_default=False)] = None,
+    zoo: Annotated[Path | None, typer.Option(help="Where the zoo is now, if it was moved.")] = None,
     networks: Annotated[int, typer.Option(min=1, help="Evaluate the models on at most this many networks.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random copies.")] = 0,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..application import app, examples
-from ..console import interruptible, note, number, print_json, stdout
+from ..console import interruptible, note, number, print_json, stdout, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,6 @@ def reproduce(
             metavar="TABLE",
             help="inr-classification, generalisation, editing, augmentation, probes, dual, phase, symmetries, "
             "distributions or learning-curve.",
-            show_default=False,
         ),
     ],
     scale: Annotated[
@@ -54,29 +53,20 @@ def reproduce(
     ] = ScaleOption.small,
     seeds: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=1000,
-            help="Seeds of every run (default: 1; 2 with --tune; 3 at the paper's scale).",
-            show_default=False,
-        ),
+        typer.Option(min=1, max=1000, help="Seeds of every run (default: 1; 2 with --tune; 3 at the paper's scale)."),
     ] = None,
-    methods: Annotated[str | None, typer.Option(help="Only these rows: a,b,...", show_default=False)] = None,
-    datasets: Annotated[str | None, typer.Option(help="Only these columns: a,b,...", show_default=False)] = None,
-    images: Annotated[
-        Path | None, typer.Option(help="The folder of the image files, to build zoos from.", show_default=False)
-    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these rows: a,b,...")] = None,
+    datasets: Annotated[str | None, typer.Option(help="Only these columns: a,b,...")] = None,
+    images: Annotated[Path | None, typer.Option(help="The folder of the image files, to build zoos from.")] = None,
     published: Annotated[
         Path | None,
         typer.Option(
             help="The folder of published collections (mnist-inrs, fmnist_inrs, siren_cifar_wts, cifar10, "
-            "svhn_cropped; folders or archives); zoos are built for those that are not there.",
-            show_default=False,
+            "svhn_cropped; folders or archives); zoos are built for those that are not there."
         ),
     ] = None,
     minutes: Annotated[
-        float | None,
-        typer.Option(min=0, help="Budget of every run, instead of that of its recipe.", show_default=False),
+        float | None, typer.Option(min=0, help="Budget of every run, instead of that of its recipe.")
     ] = None,
     tune: Annotated[
         bool,
@@ -90,23 +80,17 @@ def reproduce(
         Path | None,
         typer.Option(
             help="A folder of recipes SCALE/FOLDER/METHOD.toml that take precedence over those of the package; --tune "
-            "writes there.",
-            show_default=False,
+            "writes there."
         ),
     ] = None,
     table_only: Annotated[
-        bool,
-        typer.Option("--table-only", help="Train nothing: only show existing results."),
+        bool, typer.Option("--table-only", help="Train nothing: only show existing results.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time (default: one per core).", show_default=False)
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at the same time (default: one per core).")] = None,
     zoos: Annotated[Path, typer.Option(help="The folder of the zoos.")] = Path("zoos"),
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
     results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results"),
-    page: Annotated[
-        Path | None, typer.Option(help="Write a page with all tables, such as docs/results.md.", show_default=False)
-    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Write a page with all tables, such as docs/results.md.")] = None,
     pictures: Annotated[Path, typer.Option(help="The folder of the pictures of distributions.")] = Path(
         "docs", "distributions"
     ),
@@ -124,13 +108,14 @@ def reproduce(
     from ...reproduce.identity import caps
     from ...reproduce.records import read_records
     from ...reproduce.run import missing
-    from ...reproduce.tables import chosen, table
+    from ...reproduce.tables import chosen
+    from ...reproduce.tables import table as table_of
     from ...reproduce.trials import read_outcomes, tried
     from ...reproduce.zoos import Folders
     from ...training.recipe import add_recipes
     from ..progress import BuildProgress
 
-    wanted = table(name)
+    wanted = table_of(name)
     if tune and recipes is None:
         raise ScaleGMNError("--tune: expected --recipes FOLDER as well, where recipes that win are written")
     if tune and not tried(wanted, scale.value):
@@ -229,14 +214,10 @@ def _teller(split: str, words: str = "") -> Watch:
 
 
 def _show(data: dict[str, Any]) -> None:
-    from rich.table import Table as Grid
-
     from ...reproduce.render import footers, grid
 
     heads, rows = grid(data)
-    shown = Grid(heads[0], box=None, header_style="bold", title=data["title"], title_justify="left")
-    for head in heads[1:]:
-        shown.add_column(head, justify="right")
+    shown = table(heads[0], numbers=heads[1:], header_style="bold", title=data["title"], title_justify="left")
     for row in rows:
         shown.add_row(*(cell.replace("**", "[bold]", 1).replace("**", "[/bold]") for cell in row))
     stdout().print(shown)

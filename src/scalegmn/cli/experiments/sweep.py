@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..application import app, examples
-from ..console import interruptible, note, number, print_json, stdout
+from ..console import interruptible, note, number, print_json, stdout, table
 
 if TYPE_CHECKING:
     from ...training.sweep import Outcome, Point
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
 )
 def sweep(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.")],
     grid: Annotated[
         list[str] | None,
         typer.Option("--grid", help="key=a,b,c, or a TOML file of lists, or a shipped one. May be repeated."),
@@ -44,9 +44,9 @@ def sweep(
     from ...training.recipe import override, read_values
 
     values = override(read_values(recipe), changes or ())
-    table = sweeping.parse_grid(grid or ())
+    lists = sweeping.parse_grid(grid or ())
     directory = out or Path("runs") / f"sweep-{recipe.stem}"
-    todo = sweeping.points(values, table, seeds, directory, sample=sample)
+    todo = sweeping.points(values, lists, seeds, directory, sample=sample)
     outcomes: dict[Point, Outcome] = {}
 
     def done(point: Point, outcome: Outcome) -> None:
@@ -62,26 +62,22 @@ def sweep(
         else:
             sweeping.run_on_ray(todo, done, ray, cpus=cpus)
     rows = sweeping.ranked(outcomes)
-    sweeping.write_summary(directory, table, rows)
+    sweeping.write_summary(directory, lists, rows)
     if as_json:
         print_json({"out": str(directory), "rows": rows})
     else:
-        _show(rows, list(table))
+        _show(rows, list(lists))
 
 
 def _show(rows: list[dict[str, Any]], keys: list[str]) -> None:
-    from rich.table import Table
-
     metric = next((row["metric"] for row in rows if row["metric"]), "metric")
-    table = Table(*keys, "runs", box=None)
-    for heading in (f"val {metric}", f"test {metric}", "seconds"):
-        table.add_column(heading, justify="right")
+    shown = table(*keys, "runs", numbers=(f"val {metric}", f"test {metric}", "seconds"))
     for row in rows:
         settings = [change.partition("=")[2] for change in row["changes"]]
         runs = f"{row['runs']}" + (f" ({row['failed']} failed)" if row["failed"] else "")
         seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
-        table.add_row(*settings, runs, _spread(row["val"]), _spread(row["test"]), seconds)
-    stdout().print(table)
+        shown.add_row(*settings, runs, _spread(row["val"]), _spread(row["test"]), seconds)
+    stdout().print(shown)
 
 
 def _spread(value: dict[str, float | None]) -> str:

@@ -1,7 +1,5 @@
 """`scalegmn train`: from a recipe to a trained model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +18,7 @@ from ..console import interruptible, print_json, stdout
     )
 )
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="A recipe (TOML), or the name of a shipped one.")],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change an entry: dotted.key=value. May be repeated.")
     ] = None,

@@ -1,7 +1,5 @@
 """`scalegmn balance`: the same function with weights that are suited to few bits."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +15,10 @@ from .options import Activation, Arch, Frequency, Json, Out
 
 @app.command(epilog=examples("scalegmn balance net.pt -o balanced.pt --activation relu --int8"))
 def balance(
-    file: Annotated[Path, typer.Argument(help="A checkpoint.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A checkpoint.")],
     out: Out,
     int8: Annotated[
-        bool,
-        typer.Option("--int8", help="Also measure rounding to 8-bit weights, one step per tensor."),
+        bool, typer.Option("--int8", help="Also measure rounding to 8-bit weights, one step per tensor.")
     ] = False,
     data: Annotated[
         Path | None, typer.Option(help="Inputs like those that the network will see (.npy, .npz, .pt).")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..application import app, examples
-from ..console import note, number, print_json, stdout
+from ..console import note, number, print_json, stdout, table
 from ..sources import Prefix
 from .checkpoints import check_like, read_inputs, read_networks, working, write_like
 from .options import Activation, Arch, Frequency, Json, Out
@@ -17,8 +17,8 @@ from .options import Activation, Arch, Frequency, Json, Out
 if TYPE_CHECKING:
     from ...alignment.align import Alignment
 
-_A = Annotated[Path, typer.Argument(help="A checkpoint (torch, safetensors, Keras, ONNX).", show_default=False)]
-_B = Annotated[Path, typer.Argument(help="Another checkpoint of the same architecture.", show_default=False)]
+_A = Annotated[Path, typer.Argument(help="A checkpoint (torch, safetensors, Keras, ONNX).")]
+_B = Annotated[Path, typer.Argument(help="Another checkpoint of the same architecture.")]
 
 
 @app.command(
@@ -68,8 +68,7 @@ def align(
     w0: Frequency = None,
     prefix: Prefix = "",
     data: Annotated[
-        Path | None,
-        typer.Option(help="Inputs (.npy, .npz, .pt): also match the responses of neurons."),
+        Path | None, typer.Option(help="Inputs (.npy, .npz, .pt): also match the responses of neurons.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -106,11 +105,9 @@ def _answer(found: Alignment, began: float) -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any]) -> None:
-    from rich.table import Table
-
     console = stdout()
     console.print(f"distance {number(answer['distance'])}, before alignment {number(answer['distance_before'])}")
-    table = Table("tensor", "relative error", box=None)
+    shown = table("tensor", "relative error")
     for name, value in answer["residuals"].items():
-        table.add_row(name, number(value))
-    console.print(table)
+        shown.add_row(name, number(value))
+    console.print(shown)

@@ -12,7 +12,7 @@ import typer
 
 from ...errors import ScaleGMNError
 from ..application import app, examples
-from ..console import number, print_json, stdout, track
+from ..console import number, print_json, stdout, table, track
 from ..sources import hidden_activation, load_module
 from .options import Activation, Frequency, Json
 
@@ -35,7 +35,7 @@ _WORDS = {"identical": "identical files", "same": "the same up to symmetry", "ne
     )
 )
 def dedupe(
-    folder: Annotated[Path, typer.Argument(help="A folder; subfolders are searched too.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A folder; subfolders are searched too.")],
     arch: Annotated[
         list[str] | None, typer.Option(help="module:function that returns an nn.Module; may be given several times.")
     ] = None,
@@ -196,17 +196,16 @@ def _joined(batches: Sequence[tuple[Networks, list[int]]]) -> list[tuple[Network
 
 
 def _show(answer: dict[str, Any]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     console = stdout()
     for group in answer["groups"]:
         console.print(f"{len(group['files'])} {_WORDS[group['kind']]}", markup=False)
-        table = Table("", "", "", box=None, show_header=False)
+        shown = table("", "", "", show_header=False)
         for link in group["links"]:
             names = Text(" ".join(link["files"]))
-            table.add_row(names, _WORDS[link["kind"]], "" if link["kind"] == "identical" else number(link["distance"]))
-        console.print(table)
+            shown.add_row(names, _WORDS[link["kind"]], "" if link["kind"] == "identical" else number(link["distance"]))
+        console.print(shown)
     for item in answer["unread"]:
         console.print(f"not read: {item['reason']}", markup=False)
     console.print(

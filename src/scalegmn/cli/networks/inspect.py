@@ -10,8 +10,9 @@ import typer
 
 from ...errors import ScaleGMNError
 from ..application import app, examples
-from ..console import print_json, stdout
+from ..console import print_json, stdout, table
 from ..sources import Prefix, hidden_activation, load_module
+from .options import Activation, Frequency, Json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,12 +21,7 @@ if TYPE_CHECKING:
     from ...core.architecture import Architecture, Connection
     from ...core.networks import Networks
 
-_FINDINGS = {
-    "no_input": "no input",
-    "no_output": "no output",
-    "dead": "dead",
-    "out_of_phase": "out of phase",
-}
+_FINDINGS = {"no_input": "no input", "no_output": "no output", "dead": "dead", "out_of_phase": "out of phase"}
 _SHOWN_FILES = 20
 
 
@@ -38,22 +34,18 @@ _SHOWN_FILES = 20
 def inspect(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Checkpoints (torch, safetensors, Keras, ONNX); without any, the module of --arch.",
-                       show_default=False),
+        typer.Argument(help="Checkpoints (torch, safetensors, Keras, ONNX); without any, the module of --arch."),
     ] = None,
     arch: Annotated[
-        str | None,
-        typer.Option(help="module:function or path/file.py:function that returns the nn.Module."),
+        str | None, typer.Option(help="module:function or path/file.py:function that returns the nn.Module.")
     ] = None,
-    activation: Annotated[
-        str | None, typer.Option(help="Hidden activation of a multilayer perceptron, instead of --arch.")
-    ] = None,
-    w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.")] = None,
+    activation: Activation = None,
+    w0: Frequency = None,
     prefix: Prefix = "",
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the graph, blocks coloured by permutation slot (.png, .svg, .pdf).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show architecture, parameters, symmetries and idle neurons of networks of one architecture.
 
@@ -91,9 +83,6 @@ def _draw(networks: Networks, path: Path) -> None:
         raise ScaleGMNError(f"--plot: {path} cannot be written ({error.strerror})") from error
 
 
-# -- the answer --------------------------------------------------------------------------------------------------
-
-
 def describe(networks: Networks, names: Sequence[str]) -> dict[str, Any]:
     """Everything that the command prints, as plain values.
 
@@ -114,7 +103,7 @@ def describe(networks: Networks, names: Sequence[str]) -> dict[str, Any]:
             "combine": type(layer.combine).__name__.lower(),
             "from": [_connection(a, a.connections[c]) for c in a.incoming[i]],
             "bias": i > 0 and layer.bias,
-            "parameters": sum(s.size for s in a.segments if _owner(a, s.kind, s.index) == i),
+            "parameters": sum(s.size for s in a.segments if a.owner(s) == i),
             "group": a.groups[i].name,
             "permutation_slot": a.slots[i],
             "scale_slot": a.scale_slots[i],
@@ -158,10 +147,6 @@ def symmetry(architecture: Architecture) -> dict[str, Any]:
         "scales": sum(scales.values()),
         "log10_discrete": factorials / math.log(10) + sum(signs.values()) * math.log10(2),
     }
-
-
-def _owner(architecture: Architecture, kind: str, index: int) -> int:
-    return architecture.connections[index].target if kind == "weight" else index
 
 
 def _connection(architecture: Architecture, c: Connection) -> str:
@@ -215,9 +200,6 @@ def _places(masks: Sequence[Tensor]) -> dict[str, list[int]]:
     return {str(i): mask.nonzero().flatten().tolist() for i, mask in enumerate(masks) if mask.any()}
 
 
-# -- for people --------------------------------------------------------------------------------------------------
-
-
 def _show(answer: dict[str, Any]) -> None:
     console = stdout()
     found = [kind for kind in _FINDINGS if any(f[kind] for f in answer["files"])]
@@ -231,11 +213,8 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table("layer", "from", "neurons", "activation", "parameters", "group", "permuted with", box=None)
-    for kind in kinds:
-        table.add_column(_FINDINGS[kind], justify="right")
+    words = ("layer", "from", "neurons", "activation", "parameters", "group", "permuted with")
+    shown = table(*words, numbers=[_FINDINGS[kind] for kind in kinds])
     slots = [row["permutation_slot"] for row in answer["layers"]]
     for i, row in enumerate(answer["layers"]):
         partners = [str(j) for j, slot in enumerate(slots) if slot == slots[i] and j != i]
@@ -243,7 +222,7 @@ def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
         if len(row["blocks"]) > 1 or row["blocks"][0]["heads"] > 1:
             permuted = "\n".join(b["text"] for b in row["blocks"])
         counts = [sum(len(f[kind].get(str(i), [])) for f in answer["files"]) for kind in kinds]
-        table.add_row(
+        shown.add_row(
             f"{i} {row['role']}",
             "\n".join(row["from"]),
             str(row["neurons"]),
@@ -253,22 +232,19 @@ def _layer_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
             permuted,
             *map(str, counts),
         )
-    return table
+    return shown
 
 
 def _file_table(answer: dict[str, Any], kinds: Sequence[str]) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("file", box=None)
-    for kind in kinds:
-        table.add_column(_FINDINGS[kind], justify="right")
+    shown = table("file", numbers=[_FINDINGS[kind] for kind in kinds])
     for found in answer["files"][:_SHOWN_FILES]:
-        table.add_row(Text(found["file"]), *(str(sum(map(len, found[kind].values()))) for kind in kinds))
+        shown.add_row(Text(found["file"]), *(str(sum(map(len, found[kind].values()))) for kind in kinds))
     more = len(answer["files"]) - _SHOWN_FILES
     if more > 0:
-        table.add_row(f"and {more} more (--json lists all)")
-    return table
+        shown.add_row(f"and {more} more (--json lists all)")
+    return shown
 
 
 def _group_size(found: dict[str, Any]) -> str:

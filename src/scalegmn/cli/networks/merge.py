@@ -1,7 +1,5 @@
 """`scalegmn merge`: one checkpoint from several."""
 
-from __future__ import annotations
-
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -31,15 +29,12 @@ class How(StrEnum):
     )
 )
 def merge(
-    files: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.")],
     out: Out,
     prefix: Prefix = "",
     how: Annotated[
-        How,
-        typer.Option(help="Align to the first, align to the running mean, or go part of the way."),
-    ] = (
-        How.average
-    ),
+        How, typer.Option(help="Align to the first, align to the running mean, or go part of the way.")
+    ] = How.average,
     at: Annotated[float, typer.Option(help="With --how interpolate: 0 is the first, 1 the second.")] = 0.5,
     data: Annotated[Path | None, typer.Option(help="Inputs (.npy, .npz, .pt): restore statistics.")] = None,
     arch: Arch = None,

@@ -1,7 +1,5 @@
 """Options that the commands on checkpoints share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`scalegmn edit`: change what an INR shows by changing its weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +13,7 @@ from ..sources import ActivationName, Archs, Prefix, RunPath, read_sources
 @app.command(epilog=examples("scalegmn edit runs/dilation digit.pt -o thick.pt --render thick.png"))
 def edit(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(help="A checkpoint.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A checkpoint.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the edited checkpoint.")],
     render: Annotated[Path | None, typer.Option(help="Write a picture: before and after.")] = None,
     activation: ActivationName = None,

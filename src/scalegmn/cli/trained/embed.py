@@ -1,7 +1,5 @@
 """`scalegmn embed`: the invariant embedding of networks as a NumPy file or CSV."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +15,7 @@ from ..sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, 
 )
 def embed(
     run: RunPath,
-    sources: Annotated[
-        list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.", show_default=False)
-    ],
+    sources: Annotated[list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write (.npz).")] = Path("embeddings.npz"),
     split: Split = None,
     activation: ActivationName = None,

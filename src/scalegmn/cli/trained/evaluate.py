@@ -1,14 +1,12 @@
 """`scalegmn evaluate`: the metrics of a trained model, also on networks transformed by symmetries."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..application import app, examples
-from ..console import print_json, stdout
+from ..console import print_json, stdout, table
 from ..sources import RunPath
 
 
@@ -76,24 +74,20 @@ def evaluate(
 
 
 def _show(answer: dict[str, Any]) -> None:
-    from rich.table import Table
+    from rich.box import HEAVY_HEAD
 
-    table = Table(title=f"{answer['model']}, {answer['networks']} networks ({answer['split']})")
-    table.add_column("metric")
-    table.add_column("value", justify="right")
     copies, other = answer.get("transformed"), answer.get("against")
-    if copies:
-        table.add_column("on transformed copies", justify="right")
-    if other:
-        table.add_column(other["run"], justify="right")
-        table.add_column("difference (95 %)", justify="right")
+    numbers = ["value", *(["on transformed copies"] if copies else [])]
+    numbers += [other["run"], "difference (95 %)"] if other else []
+    title = f"{answer['model']}, {answer['networks']} networks ({answer['split']})"
+    shown = table("metric", numbers=numbers, title=title, box=HEAVY_HEAD)
     for name, value in answer["metrics"].items():
         row = [f"{value:.4g}", *([f"{copies[name]:.4g}"] if copies else [])]
         if other:
             d = other["differences"][name]
             row += [f"{other['metrics'][name]:.4g}", f"{d['value']:+.3g} ({d['low']:+.3g} to {d['high']:+.3g})"]
-        table.add_row(name, *row)
+        shown.add_row(name, *row)
     console = stdout()
-    console.print(table)
+    console.print(shown)
     if copies:
         console.print(f"largest change of an output: {answer['largest_change']:.2g}")

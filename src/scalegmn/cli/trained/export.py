@@ -1,7 +1,5 @@
 """`scalegmn export`: a finished run as a directory to share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -18,13 +16,11 @@ from ..console import note
     )
 )
 def export(
-    run: Annotated[Path, typer.Argument(help="A finished run.", show_default=False)],
-    out: Annotated[Path, typer.Argument(help="The directory to write.", show_default=False)],
-    about: Annotated[str, typer.Option(help="One sentence for the model card.", show_default=False)] = "",
-    data: Annotated[str, typer.Option(help="One sentence about the training networks.", show_default=False)] = "",
-    limits: Annotated[
-        list[str] | None, typer.Option("--limit", help="What it cannot do; may be repeated.", show_default=False)
-    ] = None,
+    run: Annotated[Path, typer.Argument(help="A finished run.")],
+    out: Annotated[Path, typer.Argument(help="The directory to write.")],
+    about: Annotated[str, typer.Option(help="One sentence for the model card.")] = "",
+    data: Annotated[str, typer.Option(help="One sentence about the training networks.")] = "",
+    limits: Annotated[list[str] | None, typer.Option("--limit", help="What it cannot do; may be repeated.")] = None,
 ) -> None:
     """Pack a finished run: weights, configuration, model card, and statistics of the training networks.
 

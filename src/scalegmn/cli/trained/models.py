@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..application import app, examples
-from ..console import print_json, stdout
+from ..console import print_json, stdout, table
 
 if TYPE_CHECKING:
     from ...core.spec import Spec
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
 )
 def models(
-    name: Annotated[str | None, typer.Argument(help="A model, to see its options.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="A model, to see its options.")] = None,
     pretrained: Annotated[
         bool, typer.Option("--pretrained", help="Instead, list the trained models that come with the package.")
     ] = False,
@@ -49,8 +49,6 @@ def models(
 
 
 def _pretrained(name: str | None, as_json: bool) -> None:
-    from rich.table import Table
-
     from ...inference.places import find_pretrained, pretrained
     from ...inference.pretrained import describe
 
@@ -58,15 +56,13 @@ def _pretrained(name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(rows[0] if name else rows)
         return
-    table = Table("name", "task", "metric", box=None)
-    for heading in ("test value", "training networks", "parameters", "bytes"):
-        table.add_column(heading, justify="right")
-    table.add_column("about")
+    shown = table("name", "task", "metric", numbers=("test value", "training networks", "parameters", "bytes"))
+    shown.add_column("about")
     for row in rows:
         numbers = (row["networks"]["train"], row["parameters"], row["bytes"])
         told = (row["name"], row["task"], row["metric"], f"{row['value']:.4g}", *(f"{n:,}" for n in numbers))
-        table.add_row(*told, row["about"])
-    stdout().print(table)
+        shown.add_row(*told, row["about"])
+    stdout().print(shown)
 
 
 def describe_model(chosen: Method) -> dict[str, Any]:
@@ -106,41 +102,26 @@ def describe_options(spec: Spec) -> dict[str, dict[str, Any]]:
 
 
 def _print_all(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None)
-    table.add_column("name", no_wrap=True)
-    for heading in ("model", "paper", "symmetries", "tasks", "inputs"):
-        table.add_column(heading)
-    table.add_column("parameters", justify="right")
+    shown = table("name", "model", "paper", "symmetries", "tasks", "inputs", numbers=["parameters"])
+    shown.columns[0].no_wrap = True
     for row in rows:
-        table.add_row(
-            row["name"],
-            row["title"],
-            row["paper"],
-            ", ".join(row["symmetries"]) or "none",
-            ", ".join(row["tasks"]),
-            _inputs(row),
-            f"{row['parameters']:,}",
-        )
-    stdout().print(table)
+        lists = ", ".join(row["symmetries"]) or "none", ", ".join(row["tasks"])
+        shown.add_row(row["name"], row["title"], row["paper"], *lists, _inputs(row), f"{row['parameters']:,}")
+    stdout().print(shown)
 
 
 def _print_one(row: dict[str, Any]) -> None:
-    from rich.table import Table
-
     out = stdout()
     out.print(f"{row['title']}: {row['paper']}")
     out.print(f"symmetries: {', '.join(row['symmetries']) or 'none'}; tasks: {', '.join(row['tasks'])}")
     out.print(f"inputs: {_inputs(row)}; parameters of a classifier: {row['parameters']:,}\n")
-    table = Table(box=None)
-    for heading in ("option", "type", "default", "meaning"):
-        table.add_column(heading, no_wrap=heading == "option")
+    shown = table("option", "type", "default", "meaning")
+    shown.columns[0].no_wrap = True
     options = [(name, o, "") for name, o in row["options"].items()]
     options += [(name, o, f"{task}: ") for task, head in row["head_options"].items() for name, o in head.items()]
     for name, option, task in options:
-        table.add_row(name, option["type"], _shown(option["default"]), task + option["meaning"])
-    out.print(table)
+        shown.add_row(name, option["type"], _shown(option["default"]), task + option["meaning"])
+    out.print(shown)
 
 
 def _inputs(row: dict[str, Any]) -> str:

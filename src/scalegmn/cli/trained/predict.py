@@ -1,7 +1,5 @@
 """`scalegmn predict`: the answers of a trained model about a user's networks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +7,7 @@ import typer
 
 from ...errors import ScaleGMNError
 from ..application import app, examples
-from ..console import print_json, stdout
+from ..console import print_json, stdout, table
 from ..sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, read_sources
 
 
@@ -23,9 +21,7 @@ from ..sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, 
 )
 def predict(
     run: RunPath,
-    sources: Annotated[
-        list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.", show_default=False)
-    ],
+    sources: Annotated[list[Path], typer.Argument(help="Checkpoints, folders of them, patterns, zoos.")],
     activation: ActivationName = None,
     arch: Archs = None,
     prefix: Prefix = "",
@@ -59,11 +55,10 @@ def predict(
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(*rows[0], box=None)
+    shown = table(*rows[0])
     for row in rows:
         ranked = {"top": ", ".join(f"{t['label']} {t['probability']:.2f}" for t in row.get("top", ()))}
-        table.add_row(*(Text(str(v)) for v in {**row, **(ranked if "top" in row else {})}.values()))
-    stdout().print(table)
+        shown.add_row(*(Text(str(v)) for v in {**row, **(ranked if "top" in row else {})}.values()))
+    stdout().print(shown)

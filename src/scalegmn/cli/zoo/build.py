@@ -1,7 +1,5 @@
 """`scalegmn zoo build`: train the networks of a zoo."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +13,9 @@ from .commands import zoo_app
 build_app = typer.Typer(help="Train the networks of a zoo.", no_args_is_help=True)
 zoo_app.add_typer(build_app, name="build")
 
-Out = Annotated[Path, typer.Option(help="The directory to write.", show_default=False)]
-ImagesName = Annotated[
-    str,
-    typer.Option("--images", help="digits, mnist, fashion-mnist, cifar10, svhn or npz:FILE.", show_default=False),
-]
-Root = Annotated[Path | None, typer.Option(help="The folder of the image files.", show_default=False)]
+Out = Annotated[Path, typer.Option(help="The directory to write.")]
+ImagesName = Annotated[str, typer.Option("--images", help="digits, mnist, fashion-mnist, cifar10, svhn or npz:FILE.")]
+Root = Annotated[Path | None, typer.Option(help="The folder of the image files.")]
 Grey = Annotated[bool, typer.Option("--grey", help="Replace colours by their mean.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides everything random.")]
 
@@ -37,41 +32,30 @@ def build_inr(
     images: ImagesName,
     out: Out,
     root: Root = None,
-    count: Annotated[int | None, typer.Option(help="Number of images (default: all).", show_default=False)] = None,
+    count: Annotated[int | None, typer.Option(help="Number of images (default: all).")] = None,
     hidden: Annotated[str, typer.Option(help="Neurons of the hidden layers.")] = "32,32",
     activation: Annotated[str, typer.Option(help="sine, relu or tanh.")] = "sine",
-    w0: Annotated[
-        float | None, typer.Option(help="Frequency of sine layers (default: 30).", show_default=False)
-    ] = None,
+    w0: Annotated[float | None, typer.Option(help="Frequency of sine layers (default: 30).")] = None,
     convention: Annotated[str, typer.Option(help="dws or nfn: initialisation, grid and value range.")] = "dws",
     sizes: Annotated[
-        str | None,
-        typer.Option(help="Numbers of training, validation and test images, instead of --count.", show_default=False),
+        str | None, typer.Option(help="Numbers of training, validation and test images, instead of --count.")
     ] = None,
     views: Annotated[int, typer.Option(help="Independent fits of every image.")] = 1,
     held_out_views: Annotated[
-        int | None,
-        typer.Option(help="Independent fits of validation and test images, if it differs.", show_default=False),
+        int | None, typer.Option(help="Independent fits of validation and test images, if it differs.")
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="Only images of this split, as in the zoo of all images with seed 0; such zoos can be combined.",
-            show_default=False,
+            help="Only images of this split, as in the zoo of all images with seed 0; such zoos can be combined."
         ),
     ] = None,
     seed: Seed = 0,
-    steps: Annotated[
-        int | None, typer.Option(help="Steps of Adam (default: 1000, fewer for small images).", show_default=False)
-    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of Adam (default: 1000, fewer for small images).")] = None,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
-    psnr: Annotated[
-        float | None, typer.Option(help="Stop fitting a network at this many decibels.", show_default=False)
-    ] = None,
+    psnr: Annotated[float | None, typer.Option(help="Stop fitting a network at this many decibels.")] = None,
     grey: Grey = False,
-    ray: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster, or local to start one.", show_default=False)
-    ] = None,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster, or local to start one.")] = None,
 ) -> None:
     """Fit an implicit representation to every image.
 
@@ -113,17 +97,15 @@ def build_inr(
 def build_cnn(
     images: ImagesName,
     out: Out,
-    count: Annotated[int, typer.Option(help="Number of networks.", show_default=False)],
+    count: Annotated[int, typer.Option(help="Number of networks.")],
     root: Root = None,
     activation: Annotated[str, typer.Option(help="relu, tanh or both.")] = "relu",
     vary: Annotated[bool, typer.Option("--vary", help="Vary depth, widths and kernel size as well.")] = False,
     batch: Annotated[int, typer.Option(help="Images per step.")] = 32,
     steps: Annotated[str, typer.Option(help="Fewest and most steps of a network.")] = "50,2000",
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes through the training images, instead of steps.", show_default=False)
-    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes through the training images, instead of steps.")] = None,
     test_images: Annotated[
-        int | None, typer.Option(help="Number of test images for the accuracy (default: all).", show_default=False)
+        int | None, typer.Option(help="Number of test images for the accuracy (default: all).")
     ] = None,
     seed: Seed = 0,
     grey: Grey = False,

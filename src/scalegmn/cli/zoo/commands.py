@@ -1,7 +1,5 @@
 """`scalegmn zoo`: build, look at, check and import collections of networks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -14,16 +12,14 @@ from ..console import interruptible, print_json, stdout
 zoo_app = typer.Typer(help="Build, look at, check and import collections of networks.", no_args_is_help=True)
 app.add_typer(zoo_app, name="zoo")
 
-ZooPath = Annotated[Path, typer.Argument(help="The directory of the zoo.", show_default=False)]
+ZooPath = Annotated[Path, typer.Argument(help="The directory of the zoo.")]
 
 
 @zoo_app.command(epilog=examples("scalegmn zoo info zoos/digits", "scalegmn zoo info zoos/digits --plot digits.png"))
 def info(
     zoo: ZooPath,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw sign and norm distributions to this PNG.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw sign and norm distributions to this PNG.")] = None,
 ) -> None:
     """Show what a zoo holds: counts, splits, labels, metrics and the distribution of its weights."""
     from ...zoo.store import stats
@@ -61,7 +57,7 @@ def verify(zoo: ZooPath) -> None:
 @zoo_app.command(epilog=examples("scalegmn zoo show zoos/digits --plot digits.png"))
 def show(
     zoo: ZooPath,
-    plot: Annotated[Path, typer.Option(help="The PNG to write.", show_default=False)],
+    plot: Annotated[Path, typer.Option(help="The PNG to write.")],
     count: Annotated[int, typer.Option(min=1, help="How many networks.")] = 24,
     seed: Annotated[int, typer.Option(min=0, help="Which split of the zoo.")] = 0,
 ) -> None:
@@ -80,8 +76,8 @@ def show(
     )
 )
 def combine(
-    zoos: Annotated[list[Path], typer.Argument(help="Directories of zoos.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="The directory to write.", show_default=False)],
+    zoos: Annotated[list[Path], typer.Argument(help="Directories of zoos.")],
+    out: Annotated[Path, typer.Option(help="The directory to write.")],
     where: Annotated[
         list[str] | None, typer.Option(help="Keep networks with this value: column=value. May be repeated.")
     ] = None,
@@ -101,8 +97,8 @@ def combine(
 
 @zoo_app.command(epilog=examples("scalegmn zoo images mnist --root data"))
 def images(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10 or svhn.", show_default=False)],
-    root: Annotated[Path, typer.Option(help="The folder to write to.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10 or svhn.")],
+    root: Annotated[Path, typer.Option(help="The folder to write to.")],
 ) -> None:
     """Download images from their official address and check them."""
     import sys

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 import_app = typer.Typer(help="Convert published collections, or your own checkpoints.", no_args_is_help=True)
 zoo_app.add_typer(import_app, name="import")
 
-Collection = Annotated[Path, typer.Argument(help="The folder or archive (.zip, .tar, .tar.gz).", show_default=False)]
-Out = Annotated[Path, typer.Argument(help="The directory of the zoo to write.", show_default=False)]
+Collection = Annotated[Path, typer.Argument(help="The folder or archive (.zip, .tar, .tar.gz).")]
+Out = Annotated[Path, typer.Argument(help="The directory of the zoo to write.")]
 
 
 @import_app.command(
@@ -35,8 +35,7 @@ def mnist_inr(
     source: Collection,
     out: Out,
     images: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the MNIST files, to attach the images (for editing).", show_default=False),
+        Path | None, typer.Option(help="The folder of the MNIST files, to attach the images (for editing).")
     ] = None,
 ) -> None:
     """MNIST-INR of Navon et al. (2023)."""
@@ -73,9 +72,7 @@ def _import_inr(kind: str, source: Path, out: Path, images: Path | None = None) 
 def cnn_zoo(
     source: Collection,
     out: Out,
-    activation: Annotated[
-        str | None, typer.Option(help="Only networks with this activation: relu or tanh.", show_default=False)
-    ] = None,
+    activation: Annotated[str | None, typer.Option(help="Only networks with this activation: relu or tanh.")] = None,
     every_epoch: Annotated[
         bool, typer.Option("--every-epoch", help="Also the checkpoints from before the last epoch.")
     ] = False,
@@ -97,33 +94,24 @@ def cnn_zoo(
     )
 )
 def checkpoints(
-    folder: Annotated[Path, typer.Argument(help="The folder of the checkpoints.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="The folder of the checkpoints.")],
     out: Out,
-    labels: Annotated[
-        Path,
-        typer.Option(help="A CSV with the column file, one to learn, perhaps split and others.", show_default=False),
-    ],
+    labels: Annotated[Path, typer.Option(help="A CSV with the column file, one to learn, perhaps split and others.")],
     label_column: Annotated[
-        str | None,
-        typer.Option(help="The column to learn (default: label, or the only column of numbers).", show_default=False),
+        str | None, typer.Option(help="The column to learn (default: label, or the only column of numbers).")
     ] = None,
-    activation: Annotated[
-        str | None, typer.Option(help="Hidden activation of multilayer perceptrons.", show_default=False)
-    ] = None,
-    w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.", show_default=False)] = None,
+    activation: Annotated[str | None, typer.Option(help="Hidden activation of multilayer perceptrons.")] = None,
+    w0: Annotated[float | None, typer.Option(help="Frequency, with --activation sine.")] = None,
     arch: Archs = None,
     arch_column: Annotated[
-        str | None,
-        typer.Option(help="The column that says which --arch a file has (default: activation).", show_default=False),
+        str | None, typer.Option(help="The column that says which --arch a file has (default: activation).")
     ] = None,
     prefix: Prefix = "",
     picture: Annotated[
-        str | None,
-        typer.Option("--convention", help="For INRs: their convention, dws or nfn; with --grid.", show_default=False),
+        str | None, typer.Option("--convention", help="For INRs: their convention, dws or nfn; with --grid.")
     ] = None,
     grid: Annotated[
-        str | None,
-        typer.Option(help="For INRs: HEIGHTxWIDTH or HEIGHTxWIDTHxCOLOURS of the pictures.", show_default=False),
+        str | None, typer.Option(help="For INRs: HEIGHTxWIDTH or HEIGHTxWIDTHxCOLOURS of the pictures.")
     ] = None,
 ) -> None:
     """Your own checkpoints (torch, safetensors, Keras, ONNX; whatever their names), of one or several architectures."""

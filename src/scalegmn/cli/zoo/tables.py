@@ -1,11 +1,9 @@
 """The tables of `scalegmn zoo info`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
-from ..console import stdout
+from ..console import stdout, table
 
 _BAR = 40
 # A zoo with varied architectures has hundreds of layers.
@@ -14,8 +12,6 @@ _ARCHITECTURES = 4
 
 def print_info(found: Mapping[str, Any]) -> None:
     """Write what `scalegmn.zoo.store.stats.info` found as tables."""
-    from rich.table import Table
-
     console = stdout()
     size = found["bytes"] / 1e6
     console.print(
@@ -30,7 +26,7 @@ def print_info(found: Mapping[str, Any]) -> None:
             console.print(f"{name}: {counts}", markup=False)
     for name, counts in found["categories"].items():
         console.print(f"{name}: " + ", ".join(f"{key} {value:,}" for key, value in counts.items()), markup=False)
-    metrics = Table("metric", "mean", "std", "min", "median", "max", box=None, header_style="bold")
+    metrics = table("metric", "mean", "std", "min", "median", "max", header_style="bold")
     for name, m in found["metrics"].items():
         if m["count"]:
             metrics.add_row(name, *(f"{m[key]:.4g}" for key in ("mean", "std", "min", "median", "max")))
@@ -59,19 +55,17 @@ def _print_histogram(name: str, histogram: Mapping[str, Any]) -> None:
 
 
 def _print_layers(found: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
     several = len(found["architectures"]) > 1
     columns = [*(["architecture"] if several else []), "layer", "mean", "std", "negative", "norm", "norm spread"]
-    table = Table(*columns, box=None, header_style="bold")
+    rows = table(*columns, header_style="bold")
     shown = [layer for layer in found["layers"] if layer["architecture"] < _ARCHITECTURES]
     for layer in shown:
         first = [found["architectures"][layer["architecture"]]["text"]] if several else []
         numbers = [f"{layer['mean']:.4g}", f"{layer['std']:.4g}", f"{layer['negative']:.1%}"]
-        table.add_row(*first, layer["name"], *numbers, f"{layer['norm']:.4g}", f"{layer['norm_spread']:.2f}")
+        rows.add_row(*first, layer["name"], *numbers, f"{layer['norm']:.4g}", f"{layer['norm_spread']:.2f}")
     console = stdout()
     console.print()
-    console.print(table)
+    console.print(rows)
     if len(shown) < len(found["layers"]):
         console.print(f"the first {_ARCHITECTURES} architectures; --json has all", markup=False)
     console.print(f"negative weights in all: {found['negative']:.1%}", markup=False)

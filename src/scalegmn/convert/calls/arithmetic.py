@@ -1,13 +1,11 @@
 """How the tracer handles sums, products and factors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 from ...core.activations import activation
 from ...core.architecture import Table
-from ..layout import Fixed, Source
+from ..layout import Fixed
 from ..trace.value import UnsupportedError, Value
 from .attention import Scores, causal_mask
 from .call import Call, Constant, Parameter, Rows, operand_name
@@ -47,13 +45,9 @@ def _sum(call: Call, a: object, b: object, factor: float) -> object:
 def _added(call: Call, value: Value, p: Parameter) -> Value:
     """A learned bias, or a learned table of positions."""
     if _per_neuron(call, value, p.shape):
-        source = call.learned(p)
-        assert source is not None
-        return call.builder.shift(value, source, math.prod(p.shape))
+        return call.builder.shift(value, call.use(p.source), math.prod(p.shape))
     positions, turned = _per_position(call, value, p.shape)
-    source = call.learned(replace(p, source=replace(p.source, transposed=turned)))
-    assert source is not None
-    return call.builder.table(value, source, Table(positions))
+    return call.builder.table(value, call.use(replace(p.source, transposed=turned)), Table(positions))
 
 
 def _shifted(call: Call, value: Value, c: Constant, factor: float) -> Value:
@@ -76,7 +70,7 @@ def _per_neuron(call: Call, value: Value, shape: tuple[int, ...]) -> bool:
     if call.builder.dims(value) is None and value.axes is None and len(shape) > 2 and set(shape[2:]) == {1}:
         call.builder.axes(value, len(shape))  # the input has as many axes as what is added to it
     dims = call.builder.dims(value) or 0
-    axes = call.builder.axes(value) if call.builder.dims(value) is not None or value.axes is not None else ("b", "c")
+    axes = call.builder.axes(value) if call.builder.ranked(value) else ("b", "c")
     at = len(axes) - 1 - axes.index("c") if "c" in axes else -1
     full = tuple(size if i == at else 1 for i in range(len(axes) - 1, -1, -1))
     while shape and len(shape) < len(full) and full[0] == 1:
@@ -88,11 +82,9 @@ def _per_position(call: Call, value: Value, shape: tuple[int, ...]) -> tuple[tup
     """The positions of a table, and whether its channels come last."""
     size = call.builder.size(value)
     rest = shape[1:] if len(shape) > 2 and shape[0] == 1 else shape
-    known = call.builder.dims(value) is not None or value.axes is not None
-    if not known and call.builder.input_last and len(rest) == 2:
+    if call.builder.input_last and len(rest) == 2 and not call.builder.ranked(value):
         call.builder.input_dims = 1
-    known = call.builder.dims(value) is not None or value.axes is not None
-    axes = call.builder.axes(value) if known else ()
+    axes = call.builder.axes(value) if call.builder.ranked(value) else ()
     if size is not None and len(rest) == len(axes) - 1 and len(rest) >= 2:
         if axes[-1] == "c" and rest[-1] == size and len(rest) == 2:
             return rest[:1], True
@@ -124,9 +116,7 @@ def multiply(call: Call) -> object:
                 raise UnsupportedError(f"{operand_name(other)} as a factor, which has zeros")
             return call.builder.scale(value, fixed, math.prod(shape))
         assert isinstance(other, Parameter)
-        source: Source | None = call.learned(other)
-        assert source is not None
-        return call.builder.scale(value, source, math.prod(shape))
+        return call.builder.scale(value, call.use(other.source), math.prod(shape))
     raise UnsupportedError(f"{operand_name(other)} as a factor")
 
 

@@ -1,7 +1,5 @@
 """How the tracer handles views, transpositions and indices: the order of axes, split channels, ranges."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -40,14 +38,12 @@ def ask_size(call: Call) -> object:
     """A size, or a whole shape."""
     index = call.get(1, "dim")
     found = Size(call.value(), index if isinstance(index, int) else None)
-    return entry(call.builder, found) if found.index is not None and _ranked(call.builder, found) else found
+    return found if found.index is None else _told(call.builder, found)
 
 
-def _ranked(builder: Builder, size: Size) -> bool:
-    return size.index == 0 or builder.dims(size.value) is not None or size.value.axes is not None
-
-
-# -- views ---------------------------------------------------------------------------------------------------------
+def _told(builder: Builder, size: Size) -> object:
+    """An entry of a shape, or still the question if the axes of its value are not known yet."""
+    return entry(builder, size) if size.index == 0 or builder.ranked(size.value) else size
 
 
 def reshape(call: Call) -> Value:
@@ -201,8 +197,7 @@ def transpose(call: Call) -> object:
     value = call.value()
     if len(dims) != 2:
         raise UnsupportedError(f"{call.operation} of the values of the network")
-    known = call.builder.dims(value) is not None or value.axes is not None
-    axes = list(call.builder.axes(value, None if known else 3))
+    axes = list(call.builder.axes(value, 3))
     i, j = (d % len(axes) for d in dims)
     axes[i], axes[j] = axes[j], axes[i]
     return arranged(call.builder, value, tuple(axes))
@@ -229,16 +224,12 @@ def arranged(builder: Builder, value: Value, axes: Axes) -> Value:
     return replace(value, axes=None if plain else axes, dims=dims)
 
 
-# -- indices -------------------------------------------------------------------------------------------------------
-
-
 def getitem(call: Call) -> object:
     """An entry of a shape or a tuple, some channels, some positions."""
     found, index = call.args
     if isinstance(found, Size):
         if isinstance(index, int) and found.index is None:
-            one = replace(found, index=index)
-            return entry(call.builder, one) if _ranked(call.builder, one) else one
+            return _told(call.builder, replace(found, index=index))
         return found
     if isinstance(found, tuple) and isinstance(index, int):
         return found[index]
@@ -264,13 +255,11 @@ def _indexed(call: Call, value: Value, index: tuple[object, ...]) -> Value:
     everything = slice(None)
     if Ellipsis in index:
         at = index.index(Ellipsis)
-        known = call.builder.dims(value) is not None or value.axes is not None
-        rank = len(call.builder.axes(value)) if known else len(index)
+        rank = len(call.builder.axes(value)) if call.builder.ranked(value) else len(index)
         index = (*index[:at], *[everything] * (rank - len(index) + 1), *index[at + 1 :])
-    known = call.builder.dims(value) is not None or value.axes is not None
-    if not known and not any(i != everything for i in index[2:]) and index[0] == everything and len(index) == 2:
-        call.builder.input_dims = 0 if value.dims is None else call.builder.input_dims
-    axes = call.builder.axes(value, None if known else len(index))
+    if not call.builder.ranked(value) and index[0] == everything and len(index) == 2:
+        call.builder.input_dims = 0
+    axes = call.builder.axes(value, len(index))
     whole = len(index) > 2 and axes[1] == "c" and all(i == everything for i in index[:2])
     if whole and value.pools and all(isinstance(i, int) and i in (0, -1) for i in index[2:]):
         return _pooled_away(call, value)

@@ -1,7 +1,5 @@
 """How the tracer handles attention: scores of queries and keys, their softmax, and the weighted values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -109,8 +107,7 @@ def masked(call: Call) -> Scores:
 
 def channels_last(call: Call, value: Value) -> Value:
     """A value with axes (batch, positions, channels), as modules of attention take it."""
-    known = call.builder.dims(value) is not None or value.axes is not None
-    if not known:
+    if not call.builder.ranked(value):
         call.builder.last(value)
     axes = call.builder.axes(value, 3)
     if axes != _SINGLE:

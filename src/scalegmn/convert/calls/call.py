@@ -1,11 +1,9 @@
 """One operation of a traced module, with its operands resolved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..layout import Fixed, Source
 from ..trace.graph import Builder
@@ -121,6 +119,15 @@ class Call:
     def learned(self, parameter: Parameter | None) -> Source | None:
         """The source of a parameter."""
         return None if parameter is None else self.use(parameter.source)
+
+    def own(self, path: str, name: str) -> Source:
+        """A parameter of the module at a path."""
+        return self.use(Source(f"{path}.{name}".removeprefix(".")))
+
+    def weight_and_bias(self, module: nn.Module, path: str) -> tuple[Source | None, Source | None]:
+        """Those parameters of the module at a path; None where it has none."""
+        weight, bias = (None if getattr(module, n) is None else self.own(path, n) for n in ("weight", "bias"))
+        return weight, bias
 
 
 def operand_name(operand: object) -> str:

@@ -1,9 +1,9 @@
 """How the tracer handles linear layers, convolutions, normalisations and embeddings given as functions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
+
+from torch import nn
 
 from ...core.architecture import Conv, Normalise
 from ..layout import Source
@@ -20,6 +20,13 @@ def linear(call: Call) -> Value:
     return product(call, weight, call.learned(call.parameter(2, "bias")))
 
 
+def linear_module(call: Call, value: Value, module: nn.Linear, path: str) -> Value:
+    """`nn.Linear`, applied to a value."""
+    weight, bias = call.weight_and_bias(module, path)
+    assert weight is not None
+    return call.builder.linear(value, module.in_features, module.out_features, weight, bias)
+
+
 def product(call: Call, weight: Parameter | Constant, bias: Source | None) -> Value:
     """A matrix (outputs, inputs), learned or fixed, times a value."""
     shape = weight.shape if isinstance(weight, Parameter) else tuple(weight.tensor.shape)
@@ -29,11 +36,7 @@ def product(call: Call, weight: Parameter | Constant, bias: Source | None) -> Va
 
 
 def _weight(call: Call, weight: Parameter | Constant) -> Weight:
-    if isinstance(weight, Constant):
-        return call.fix(weight)
-    source = call.learned(weight)
-    assert source is not None
-    return source
+    return call.fix(weight) if isinstance(weight, Constant) else call.use(weight.source)
 
 
 def convolution(
@@ -78,8 +81,7 @@ def conv_transpose_function(call: Call) -> Value:
         tuple(kernel), call.get(3, "stride", 1), call.get(4, "padding", 0), call.get(7, "dilation", 1), groups
     )
     conv = replace(conv, transposed=True, extra=each(call.get(5, "output_padding", 0), len(kernel)))
-    source = call.learned(replace(weight, source=replace(weight.source, groups=conv.groups)))
-    assert source is not None
+    source = call.use(replace(weight.source, groups=conv.groups))
     return call.builder.conv(call.value(), inputs, outputs * conv.groups, conv, source, bias)
 
 
@@ -127,9 +129,7 @@ def embedding(call: Call) -> Value | Rows:
     table = call.parameter(1, "weight")
     if table is None or len(table.shape) != 2:
         raise UnsupportedError("an embedding without a parameter as its table")
-    source = call.learned(replace(table, source=replace(table.source, transposed=not table.source.transposed)))
-    assert source is not None
-    return embedded(call, source, *table.shape)
+    return embedded(call, call.use(replace(table.source, transposed=not table.source.transposed)), *table.shape)
 
 
 def embedded(call: Call, table: Source, count: int, size: int) -> Value | Rows:

@@ -1,7 +1,5 @@
 """How the tracer handles functions and tensor methods."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable
@@ -11,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ...core.activations import Activation, activation, is_activation_function
+from ...core.activations import ARGUMENTS, Activation, activation, is_activation_function
 from ..trace.by_hand import unit
 from ..trace.value import UnsupportedError, Value
 from .arithmetic import add, clamp, divide, multiply, negative, square, subtract
@@ -72,22 +70,12 @@ def call_method(call: Call) -> object:
     raise UnsupportedError(f"the method {call.operation}")
 
 
-_ARGUMENTS = {
-    "leaky_relu": ("negative_slope",),
-    "hardtanh": ("min_val", "max_val"),
-    "softplus": ("beta", "threshold"),
-    "elu": ("alpha",),
-    "softshrink": ("lambd",),
-    "hardshrink": ("lambd",),
-}
-
-
 def _activation_function(call: Call, act: Activation) -> Value:
     if act.name == "gelu" and call.kwargs.get("approximate", "none") == "tanh":
         act = activation("gelu_tanh")
     if act.across_neurons:
         check_softmax(call, call.get(1, "dim"))
-    names = _ARGUMENTS.get(act.name, ())
+    names = ARGUMENTS.get(act.name, ())
     numbers = [call.number(i + 1, n, act.parameters[i]) for i, n in enumerate(names)]
     return call.builder.activate(call.value(), Activation(act.name, tuple(numbers)) if names else act)
 
@@ -107,7 +95,7 @@ def check_softmax(call: Call, dim: object) -> None:
     """Refuse a softmax that does not run over the neurons."""
     value = call.value()
     if isinstance(dim, int | None):
-        known = call.builder.dims(value) is not None or value.axes is not None
+        known = call.builder.ranked(value)
         if not known and dim in (-1, None) and call.builder.input_last:
             return
         if not known and dim == 1 and call.builder.input_last:
@@ -173,9 +161,6 @@ def _compared(call: Call) -> object:
     if isinstance(mask, Constant) and isinstance(number, int | float):
         return replace(mask, tensor=mask.tensor == number)
     raise UnsupportedError(f"{call.operation} of values of the network")
-
-
-# -- attributes and tables ----------------------------------------------------------------------------------------
 
 
 def _getattr(call: Call) -> object:

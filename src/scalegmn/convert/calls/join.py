@@ -1,13 +1,11 @@
 """How the tracer handles concatenation, division into parts, padding and enlarging."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 from ...core.activations import activation
-from ...core.architecture import Pool, Table
-from ..trace.value import UnsupportedError, Value
+from ...core.architecture import Pool, Skip, Table
+from ..trace.value import Arc, Node, UnsupportedError, Value
 from .arrange import narrowed, taken
 from .call import Call, Parameter, Rows, operand_name
 from .shapes import each
@@ -22,13 +20,11 @@ def concatenate(call: Call) -> Value:
     if not values:
         raise UnsupportedError(f"a concatenation of {operand_name(parts[0])}")
     value = values[0]
-    known = call.builder.dims(value) is not None or value.axes is not None
-    if not known and dim == -1:
+    if dim == -1 and not call.builder.ranked(value):
         call.builder.last(value)
         on_channels = True
     else:
-        axes = call.builder.axes(value, None if known else (3 if call.builder.input_last and dim == 2 else 2))
-        on_channels = axes[dim] == "c"
+        on_channels = call.builder.axes(value, 3 if call.builder.input_last and dim == 2 else 2)[dim] == "c"
     if on_channels and len(values) == len(parts):
         return call.builder.concatenate(values)
     if len(values) == 1 and parts[-1] is value and not on_channels:
@@ -54,8 +50,7 @@ def as_rows(call: Call, operand: object, size: int) -> Rows:
     fits = isinstance(operand, Parameter) and operand.shape[-1] == size and len(operand.shape) <= 3
     if not isinstance(operand, Parameter) or not fits or (len(operand.shape) == 3 and operand.shape[0] != 1):
         raise UnsupportedError(f"a concatenation of {operand_name(operand)} with positions")
-    source = call.learned(replace(operand, source=replace(operand.source, transposed=len(operand.shape) > 1)))
-    assert source is not None
+    source = call.use(replace(operand.source, transposed=len(operand.shape) > 1))
     return Rows(source, math.prod(operand.shape[:-1]), size)
 
 
@@ -64,14 +59,13 @@ def divide_parts(call: Call) -> tuple[Value, ...]:
     value = call.value()
     name = call.operation
     dim = call.get(1, "dim", 0) if name == "unbind" else call.get(2, "dim", 0)
-    known = call.builder.dims(value) is not None or value.axes is not None
     if not isinstance(dim, int):
         raise UnsupportedError(f"{name} along {dim}")
-    if not known and dim in (1, -1):
+    if dim in (1, -1) and not call.builder.ranked(value):
         call.builder.axes(value, 2) if dim == 1 else call.builder.last(value)
         axis = "c"
     else:
-        axis = call.builder.axes(value, None if known else dim + 1)[dim]
+        axis = call.builder.axes(value, dim + 1)[dim]
     if name == "unbind" and axis == "c0":
         return tuple(taken(call.builder, value, i) for i in range(value.split[0]))
     if axis != "c" or name == "unbind":
@@ -104,8 +98,7 @@ def pad(call: Call) -> Value:
     if not all(isinstance(n, int) for n in given):
         raise UnsupportedError("padding by an amount that the input tells")
     pairs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)]
-    known = call.builder.dims(value) is not None or value.axes is not None
-    axes = call.builder.axes(value, None if known else len(pairs) + 2)
+    axes = call.builder.axes(value, len(pairs) + 2)
     around = {axes[-1 - i]: pair for i, pair in enumerate(pairs)}
     dims = call.builder.dims(value) or 0
     margins = [around.pop(f"s{i}", (0, 0)) for i in range(dims)]
@@ -119,9 +112,6 @@ def pad(call: Call) -> Value:
 
 def _more_channels(call: Call, value: Value, before: int, after: int) -> Value:
     """Zero channels before and after the others."""
-    from ...core.architecture import Skip
-    from ..trace.value import Arc, Node
-
     builder = call.builder
     value = builder.settled(value) if value.offset else value
     size = builder.known_size(value)

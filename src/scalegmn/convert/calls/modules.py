@@ -1,7 +1,5 @@
 """How the tracer handles the modules of torch.nn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,7 +12,7 @@ from ..trace.value import UnsupportedError, Value
 from .arrange import flatten
 from .attention import Scores
 from .call import Call
-from .dense import convolution, embedded, normalise
+from .dense import convolution, embedded, linear_module, normalise
 from .functions import check_softmax
 from .join import enlarge, glu, pad
 from .shapes import adaptive, each, window
@@ -33,94 +31,68 @@ def call_module(call: Call, module: nn.Module, path: str) -> object:
     raise UnsupportedError(f"the module {type(module).__name__}")
 
 
-def _own(call: Call, module: nn.Module, path: str, name: str) -> Source | None:
-    """A module's parameter by name, None if it has none."""
-    return None if getattr(module, name) is None else call.use(Source(f"{path}.{name}" if path else name))
-
-
 def _linear_module(call: Call, module: nn.Module, path: str) -> Value:
     assert isinstance(module, nn.Linear)
-    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
-    assert weight is not None
-    return call.builder.linear(call.value(), module.in_features, module.out_features, weight, bias)
+    return linear_module(call, call.value(), module, path)
 
 
 def _conv_module(call: Call, module: nn.Module, path: str) -> Value:
-    assert isinstance(module, nn.Conv1d | nn.Conv2d)
+    assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d)
     if module.padding_mode != "zeros":
         raise UnsupportedError(f"a convolution with padding_mode = {module.padding_mode!r}")
     conv = convolution(module.kernel_size, module.stride, module.padding, module.dilation, module.groups)
-    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
+    weight, bias = call.weight_and_bias(module, path)
     assert weight is not None
-    return call.builder.conv(call.value(), module.in_channels, module.out_channels, conv, weight, bias)
-
-
-def _conv_transpose_module(call: Call, module: nn.Module, path: str) -> Value:
-    assert isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d)
-    conv = convolution(module.kernel_size, module.stride, module.padding, module.dilation, module.groups)
-    conv = replace(conv, transposed=True, extra=each(module.output_padding, len(conv.kernel)))
-    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
-    assert weight is not None
-    weight = replace(weight, groups=module.groups)
+    if module.transposed:
+        conv = replace(conv, transposed=True, extra=each(module.output_padding, len(conv.kernel)))
+        weight = replace(weight, groups=module.groups)
     return call.builder.conv(call.value(), module.in_channels, module.out_channels, conv, weight, bias)
 
 
 def _embedding_module(call: Call, module: nn.Module, path: str) -> object:
     assert isinstance(module, nn.Embedding)
-    weight = _own(call, module, path, "weight")
-    assert weight is not None
     if module.max_norm is not None:
         raise UnsupportedError("an embedding with max_norm")
-    return embedded(call, replace(weight, transposed=True), module.num_embeddings, module.embedding_dim)
+    table = replace(call.own(path, "weight"), transposed=True)
+    return embedded(call, table, module.num_embeddings, module.embedding_dim)
 
 
 def _batch_norm(call: Call, module: nn.Module, path: str) -> Value:
     assert isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
     if module.running_mean is None:
         raise UnsupportedError("BatchNorm without running statistics")
-    gain, shift = _own(call, module, path, "weight"), _own(call, module, path, "bias")
+    gain, shift = (None if source is None else source.key for source in call.weight_and_bias(module, path))
+    mean, variance = (f"{path}.{name}".removeprefix(".") for name in ("running_mean", "running_var"))
 
     def make(weight: Source | None, bias: str | None) -> Fold:
-        return Fold(
-            weight,
-            bias,
-            None if gain is None else gain.key,
-            None if shift is None else shift.key,
-            f"{path}.running_mean" if path else "running_mean",
-            f"{path}.running_var" if path else "running_var",
-            module.eps,
-        )
+        return Fold(weight, bias, gain, shift, mean, variance, module.eps)
 
     return call.builder.fold(call.value(), module.num_features, make)
 
 
 def _layer_norm_module(call: Call, module: nn.Module, path: str) -> Value:
     assert isinstance(module, nn.LayerNorm)
-    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
-    return normalise(call, tuple(module.normalized_shape), Normalise(module.eps), weight, bias)
+    norm = Normalise(module.eps)
+    return normalise(call, tuple(module.normalized_shape), norm, *call.weight_and_bias(module, path))
 
 
 def _rms_norm_module(call: Call, module: nn.Module, path: str) -> Value:
     assert isinstance(module, nn.RMSNorm)
-    weight = _own(call, module, path, "weight")
+    weight = None if module.weight is None else call.own(path, "weight")
     eps = call.rounding if module.eps is None else module.eps
     return normalise(call, tuple(module.normalized_shape), Normalise(eps, "rms"), weight, None)
 
 
 def _group_norm_module(call: Call, module: nn.Module, path: str) -> Value:
-    assert isinstance(module, nn.GroupNorm)
-    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
-    norm = Normalise(module.eps, "group", module.num_groups)
-    return call.builder.normalise(call.value(), module.num_channels, norm, weight, bias)
-
-
-def _instance_norm_module(call: Call, module: nn.Module, path: str) -> Value:
-    assert isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d)
-    if module.track_running_stats:
+    assert isinstance(module, nn.GroupNorm | nn.InstanceNorm1d | nn.InstanceNorm2d)
+    if isinstance(module, nn.GroupNorm):
+        size, groups = module.num_channels, module.num_groups
+    elif module.track_running_stats:
         raise UnsupportedError("InstanceNorm with running statistics")
-    weight, bias = _own(call, module, path, "weight"), _own(call, module, path, "bias")
-    norm = Normalise(module.eps, "group", module.num_features)
-    return call.builder.normalise(call.value(), module.num_features, norm, weight, bias)
+    else:
+        size = groups = module.num_features
+    norm = Normalise(module.eps, "group", groups)
+    return call.builder.normalise(call.value(), size, norm, *call.weight_and_bias(module, path))
 
 
 def _activation_module(call: Call, module: nn.Module, path: str) -> object:
@@ -132,7 +104,7 @@ def _activation_module(call: Call, module: nn.Module, path: str) -> object:
     if act.across_neurons:
         assert isinstance(module, nn.Softmax | nn.LogSoftmax)
         check_softmax(call, module.dim)
-    slope = call.use(Source(f"{path}.weight" if path else "weight")) if act.learned_slope else None
+    slope = call.own(path, "weight") if act.learned_slope else None
     return call.builder.activate(call.value(), act, slope)
 
 
@@ -185,14 +157,12 @@ _MODULES: dict[type[nn.Module], ModuleHandler] = {
     nn.Embedding: _embedding_module,
     nn.LayerNorm: _layer_norm_module,
     nn.RMSNorm: _rms_norm_module,
-    nn.GroupNorm: _group_norm_module,
     nn.MultiheadAttention: multihead,
     nn.TransformerEncoderLayer: encoder_layer,
     nn.TransformerEncoder: encoder,
-    **dict.fromkeys((nn.Conv1d, nn.Conv2d), _conv_module),
-    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d), _conv_transpose_module),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d), _conv_module),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
-    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d), _instance_norm_module),
+    **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d), _group_norm_module),
     **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout), _unchanged),
     **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d), _pool_module),
     nn.GLU: _glu_module,

@@ -1,7 +1,5 @@
 """How the tracer handles pooling and changes of shape."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ...core.architecture import Pool
@@ -23,8 +21,7 @@ def mean(call: Call) -> Value:
     value = call.value()
     given = call.get(1, "dim")
     wanted = given if isinstance(given, tuple) else (given,)
-    known = call.builder.dims(value) is not None or value.axes is not None
-    if not known and call.builder.input_last and value.dims is None:
+    if call.builder.input_last and not call.builder.ranked(value):
         call.builder.input_dims = len(wanted)
     names = call.builder.axes(value, len(wanted) + 2)
     positions = {i for i, name in enumerate(names) if name[0] == "s"}

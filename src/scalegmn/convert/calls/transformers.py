@@ -1,7 +1,5 @@
 """How the tracer handles torch's modules of attention."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -9,11 +7,11 @@ from torch import nn
 
 from ...core.activations import activation, is_activation_function, is_activation_module
 from ...core.architecture import Attention, Normalise
-from ..layout import Source
 from ..trace.value import UnsupportedError, Value
 from .arrange import narrowed
 from .attention import channels_last, hides_the_future
 from .call import Call
+from .dense import linear_module
 
 
 def multihead(call: Call, module: nn.Module, path: str) -> tuple[Value, None]:
@@ -35,14 +33,13 @@ def _self_attention(call: Call, value: Value, module: nn.MultiheadAttention, pat
         raise UnsupportedError("attention with kdim, vdim, add_bias_kv or add_zero_attn")
     value = channels_last(call, value)
     size, builder = module.embed_dim, call.builder
-    weight, bias = _parameter(call, path, "in_proj_weight"), None
-    if module.in_proj_bias is not None:
-        bias = _parameter(call, path, "in_proj_bias")
+    weight = call.own(path, "in_proj_weight")
+    bias = None if module.in_proj_bias is None else call.own(path, "in_proj_bias")
     joint = builder.linear(value, size, 3 * size, weight, bias)
     parts = [narrowed(builder, joint, i * size, size) for i in range(3)]
     scale = 1 / math.sqrt(size // module.num_heads)
     out = builder.attention(parts, Attention(module.num_heads, scale, causal))
-    return _linear(call, replace(out, axes=value.axes, dims=1), module.out_proj, f"{path}.out_proj")
+    return linear_module(call, replace(out, axes=value.axes, dims=1), module.out_proj, f"{path}.out_proj")
 
 
 def encoder_layer(call: Call, module: nn.Module, path: str) -> Value:
@@ -61,8 +58,8 @@ def _encoder_layer(call: Call, x: Value, module: nn.TransformerEncoderLayer, pat
         return _self_attention(call, value, module.self_attn, f"{path}.self_attn", causal)
 
     def feed_forward(value: Value) -> Value:
-        hidden = _linear(call, value, module.linear1, f"{path}.linear1")
-        return _linear(call, _activated(call, hidden, module.activation), module.linear2, f"{path}.linear2")
+        hidden = linear_module(call, value, module.linear1, f"{path}.linear1")
+        return linear_module(call, _activated(call, hidden, module.activation), module.linear2, f"{path}.linear2")
 
     def norm(value: Value, number: int) -> Value:
         found = (module.norm1, module.norm2)[number - 1]
@@ -91,22 +88,11 @@ def encoder(call: Call, module: nn.Module, path: str) -> Value:
     return x if module.norm is None else _norm(call, x, module.norm, f"{path}.norm" if path else "norm")
 
 
-def _parameter(call: Call, path: str, name: str) -> Source:
-    return call.use(Source(f"{path}.{name}".removeprefix(".")))
-
-
-def _linear(call: Call, value: Value, module: nn.Linear, path: str) -> Value:
-    bias = None if module.bias is None else _parameter(call, path, "bias")
-    weight = _parameter(call, path, "weight")
-    return call.builder.linear(value, module.in_features, module.out_features, weight, bias)
-
-
 def _norm(call: Call, value: Value, module: nn.Module, path: str) -> Value:
     if not isinstance(module, nn.LayerNorm) or len(module.normalized_shape) != 1:
         raise UnsupportedError(f"a transformer with {type(module).__name__}")
-    weight = None if module.weight is None else _parameter(call, path, "weight")
-    bias = None if module.bias is None else _parameter(call, path, "bias")
-    return call.builder.normalise(value, module.normalized_shape[0], Normalise(module.eps), weight, bias)
+    size, norm = module.normalized_shape[0], Normalise(module.eps)
+    return call.builder.normalise(value, size, norm, *call.weight_and_bias(module, path))
 
 
 def _activated(call: Call, value: Value, function: object) -> Value:

@@ -1,7 +1,5 @@
 """Reading and writing state dicts on disk, without ever running code from a file."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools

@@ -4,8 +4,6 @@ Keras keeps kernels as (height, width, inputs, outputs), matrices as (inputs, ou
 channels last; the result follows torch. If the file holds the model's configuration, the result has a module.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -191,9 +189,6 @@ def _snake(name: str) -> str:
     name = re.sub(r"\W+", "", name)
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
-
-
-# -- to torch ----------------------------------------------------------------------------------------------------------
 
 
 def _converted(layers: Sequence[_Layer], path: Path) -> dict[str, Tensor]:

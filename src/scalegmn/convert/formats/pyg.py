@@ -1,7 +1,5 @@
 """Networks as graphs of PyTorch Geometric (Fey and Lenssen, 2019)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """From layers under construction to an architecture, and where each of its tensors comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ...core.architecture import Architecture, Connection, Kind, Layer, Shared

@@ -1,7 +1,5 @@
 """Normalisations that people write out, found in a traced graph: RMSNorm as in language models, and LayerNorm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Tracing a user's module into an architecture, by torch.fx (Reed et al., MLSys 2022)."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import operator

@@ -1,7 +1,5 @@
 """Building an architecture one operation at a time (see `value` for what it works on)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,8 +38,6 @@ class Builder(Shapes):
         self.input = Node(None, None)
         self.nodes = [self.input]
         self.constant: Node | None = None
-
-    # -- operations --------------------------------------------------------------------------------------------
 
     def start(self) -> Value:
         """The network's input."""
@@ -255,8 +251,6 @@ class Builder(Shapes):
         else:
             node.offset += value.offset
         return assemble(ancestors(self.nodes, node), self.input_size)
-
-    # -- values ------------------------------------------------------------------------------------------------
 
     def one(self) -> Node:
         """The layer of one neuron whose value is always 1."""

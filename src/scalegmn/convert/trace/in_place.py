@@ -1,7 +1,5 @@
 """In-place operations, which change what other names of the same memory refer to."""
 
-from __future__ import annotations
-
 import dis
 import inspect
 import operator
@@ -55,8 +53,7 @@ class Tracer(fx.Tracer):
             after = [i.opname for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti]
             if "LOAD_ASSERTION_ERROR" in after[:2]:
                 return True
-        found: bool = super().to_bool(obj)
-        return found
+        return super().to_bool(obj)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """The proxy for the value of a node."""

@@ -1,7 +1,5 @@
 """Modules without wrappers and parametrisations, with plain weights."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 

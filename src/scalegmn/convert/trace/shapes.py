@@ -1,7 +1,5 @@
 """What is known about the shapes of values during tracing: the layers reveal the shape of the input one by one."""
 
-from __future__ import annotations
-
 from .value import Axes, UnknownSizeError, UnsupportedError, Value, space
 
 
@@ -36,8 +34,12 @@ class Shapes:
         """Spatial dimensions of a value, None if those of the input are not known yet."""
         return self.input_dims if value.dims is None else value.dims
 
+    def ranked(self, value: Value) -> bool:
+        """Whether the number of a value's axes is known yet."""
+        return value.axes is not None or self.dims(value) is not None
+
     def axes(self, value: Value, rank: int | None = None) -> Axes:
-        """The order of a value's axes; `rank` is their number, if the operation tells it."""
+        """The order of a value's axes; `rank` is what the operation tells about their number if it is not known yet."""
         if value.axes is not None:
             return value.axes
         if value.dims is None and self.input_dims is None and rank is not None:

@@ -1,7 +1,5 @@
 """Perceptrons, batch normalisation and options that several peers share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Random Fourier features (Tancik et al., Fourier features let networks learn high frequency functions, 2020)."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -5,8 +5,6 @@ Neurons (or channels) are nodes, biases are node features, weights (or kernels) 
 sequence of complete bipartite blocks, so a block's edges are one dense tensor (B, n_t, n_s, d).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,8 +92,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """States (..., outputs) of inputs (..., inputs)."""
-        states: Tensor = self.linear(self.fourier(x) if self.fourier else x)
-        return states
+        return self.linear(self.fourier(x) if self.fourier else x)
 
 
 class ProbedNodes(nn.Module):
@@ -189,8 +186,7 @@ class NeuralGraph(nn.Module):
         if self.probed is not None:
             x = x + self.probed(networks)
         x = self.node_map(x) + self._positions(networks.architecture)
-        states: tuple[Tensor, ...] = x.split([layer.size for layer in layers], dim=1)
-        return states
+        return x.split([layer.size for layer in layers], dim=1)
 
     def edge_states(self, normalised: Networks) -> dict[EdgeBlock, Tensor]:
         """The first edge states, per block (B, n_t, n_s, d), or (B, n, d) for an elementwise connection."""

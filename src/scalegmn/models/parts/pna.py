@@ -4,8 +4,6 @@ Corso et al., Principal neighbourhood aggregation for graph nets, NeurIPS 2020; 
 update follow Kofinas et al., ICLR 2024.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

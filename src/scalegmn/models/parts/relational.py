@@ -4,8 +4,6 @@ Diao and Loynd, Relational attention: generalizing transformers for graph-struct
 Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR 2024.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -76,8 +74,7 @@ class RelationalAttention(nn.Module):
         y = (attention.unsqueeze(3) @ modulated).squeeze(3)
         pooled = attention @ e
         shift = torch.einsum("brhe,hce->brhc", pooled, maps[3].unflatten(0, heads))
-        found: Tensor = self.out((y + shift).flatten(2))
-        return found
+        return self.out((y + shift).flatten(2))
 
 
 class PairUpdate(nn.Module):
@@ -112,8 +109,7 @@ class PairUpdate(nn.Module):
         own, back = e[:, rows], e[:, :, rows].transpose(1, 2)
         hidden = self.own(own) + self.back(back) + self.row(x[:, rows]).unsqueeze(2) + self.column(x).unsqueeze(1)
         found = self.first_norm(own + self.after(hidden))
-        updated: Tensor = self.second_norm(found + self.mlp(found))
-        return updated
+        return self.second_norm(found + self.mlp(found))
 
 
 class RelationalLayer(nn.Module):

@@ -1,7 +1,5 @@
 """DWSNets: all linear permutation-equivariant maps between weight and bias spaces (Navon et al., ICML 2023)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -94,8 +92,7 @@ class DWSTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters."""
-        found: Features = self.blocks(self.folding.fold(self.normalise(networks).parameters[..., None]))
-        return found
+        return self.blocks(self.folding.fold(self.normalise(networks).parameters[..., None]))
 
     def pooling(self) -> Pooling:
         size = 4 * self.spec.width

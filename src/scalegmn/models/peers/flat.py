@@ -1,7 +1,5 @@
 """The plain multilayer perceptron on the flat parameter vector: the baseline without any symmetry."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -43,8 +41,7 @@ class FlatTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
-        hidden: Tensor = self.maps(self.normalise(networks).parameters)
-        return hidden
+        return self.maps(self.normalise(networks).parameters)
 
     def pooling(self) -> Pooling:
         return Pooling(nn.Identity(), nn.Identity(), self.spec.width)

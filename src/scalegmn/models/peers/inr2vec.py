@@ -1,7 +1,5 @@
 """inr2vec: rows of stacked weights, encoded one by one, max-pooled, and decoded to the function (De Luigi et al.)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,8 +72,7 @@ class FieldDecoder(nn.Module):
         points = torch.cat((coordinates, phase.sin(), phase.cos()), dim=-1)
         joint = torch.relu(self.from_embedding(embedding)[:, None] + self.from_coordinates(points))
         first, second = joint.chunk(2, dim=-1)
-        values: Tensor = self.after(self.before(first) + second)
-        return values
+        return self.after(self.before(first) + second)
 
 
 def stacked_rows(networks: Networks) -> Tensor:
@@ -147,7 +144,7 @@ class Inr2VecTrunk(Trunk):
         """The codes (B, embedding) that the decoder reads."""
         frozen = bool(self.get_buffer("frozen"))
         if frozen:
-            self.encoder.eval()  # its batch statistics rest as well
+            self.encoder.eval()  # its batch statistics stay fixed as well
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             code: Tensor = self.encoder(stacked_rows(networks))
         return code

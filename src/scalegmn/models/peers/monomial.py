@@ -6,8 +6,6 @@ same multiplier may be mixed. For positive scales the outgoing weights of the la
 and its bias by q, so they are kept apart; for signs 1/q = q, and they mix.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,8 +168,7 @@ class MonomialTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters, transformed like them."""
-        found: Features = self.maps(self.folding.fold(self.normalise(networks).parameters[..., None]))
-        return found
+        return self.maps(self.folding.fold(self.normalise(networks).parameters[..., None]))
 
     def pooling(self) -> Pooling:
         spec, channels = self.spec, self.folding.channels(self.spec.width)

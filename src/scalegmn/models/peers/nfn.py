@@ -4,8 +4,6 @@ Zhou et al., Permutation Equivariant Neural Functionals, NeurIPS 2023. NFN-HNP p
 permutes all neurons, which needs fewer parameters, and tells input and output neurons apart by an encoding.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Literal

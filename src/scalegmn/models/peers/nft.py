@@ -101,8 +101,7 @@ class WeightSpaceAttention(nn.Module):
         """Attention among the means of all tensors: for each of them (B, heads, c / heads)."""
         means = [*(w.mean((1, 2)) for w in weights), *(b.mean(1) for b in biases if b.shape[1])]
         (found,) = _attend([torch.stack(means, dim=1).permute(2, 0, 3, 1, 4)[:, :, :, :, None]])
-        result: tuple[Tensor, ...] = found[:, :, :, 0].unbind(2)
-        return result
+        return found[:, :, :, 0].unbind(2)
 
 
 def _attend(tokens: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -112,8 +111,7 @@ def _attend(tokens: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     # Few tokens of many entries: plain products beat the tiled kernels that are made for the opposite.
     scores = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(q.shape[-1]), dim=-1)
     found: Tensor = (scores @ v).unflatten(-1, present[0].shape[-2:])
-    parts: tuple[Tensor, ...] = found.split([t.shape[3] for t in present], dim=2)
-    return parts
+    return found.split([t.shape[3] for t in present], dim=2)
 
 
 class NFTBlock(nn.Module):
@@ -143,8 +141,7 @@ class NFTBlock(nn.Module):
     def forward(self, x: Tensor, shapes: Arrangement) -> Tensor:
         """States (B, S, c) to states of the same shape."""
         x = x + self.attention(self.norm(x), shapes)
-        result: Tensor = x + self.feed_forward(x)
-        return result
+        return x + self.feed_forward(x)
 
 
 class TokenEmbedding(nn.Module):

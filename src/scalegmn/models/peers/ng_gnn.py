@@ -3,8 +3,6 @@
 Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR 2024.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from ...core.networks import Networks

@@ -3,8 +3,6 @@
 Kofinas et al., Graph neural networks for learning equivariant representations of neural networks, ICLR 2024.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -78,8 +76,7 @@ class NGTTrunk(NeuralGraphTrunk):
         *inner, last = self.layers
         for k, layer in enumerate(inner):
             x, e = layer(x, e, EVERY, read if k == len(inner) - 1 else EVERY)
-        outputs: Tensor = last(x, e if inner else e[:, read], read, read)[0]
-        return outputs
+        return last(x, e if inner else e[:, read], read, read)[0]
 
     def all_states(self, networks: Networks) -> tuple[Tensor, Tensor]:
         x, e = self._start(networks)

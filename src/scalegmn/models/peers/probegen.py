@@ -1,7 +1,5 @@
 """ProbeGen: networks seen only through their outputs on learned probes (Kahana et al. 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +16,9 @@ from ..method import Method
 from ..parts.dense import DenseSpec, rectified
 from ..trunk import Pooling, Trunk
 
+# The size of latents, and the channels of the last but one map to images; earlier maps have more.
+LATENT, WIDTH = 32, 16
+
 
 class PointGenerator(nn.Module):
     r"""Probes \(W_k \cdots W_1 z_i\): consecutive linear maps, without activations, of learned latents.
@@ -27,22 +28,20 @@ class PointGenerator(nn.Module):
     Arguments:
         probes: Their number.
         inputs: Numbers per probe.
-        latent: Size of the latents.
         depth: Linear maps.
 
     >>> PointGenerator(16, 2)().shape
     torch.Size([16, 2])
     """
 
-    def __init__(self, probes: int, inputs: int, *, latent: int = 32, depth: int = 2) -> None:
+    def __init__(self, probes: int, inputs: int, *, depth: int = 2) -> None:
         super().__init__()
-        self.latents = nn.Parameter(torch.randn(probes, latent))
-        self.maps = nn.Sequential(*(nn.Linear(latent, latent) for _ in range(depth - 1)), nn.Linear(latent, inputs))
+        self.latents = nn.Parameter(torch.randn(probes, LATENT))
+        self.maps = nn.Sequential(*(nn.Linear(LATENT, LATENT) for _ in range(depth - 1)), nn.Linear(LATENT, inputs))
 
     def forward(self) -> Tensor:
         """The probes (probes, inputs)."""
-        points: Tensor = self.maps(self.latents)
-        return points
+        return self.maps(self.latents)
 
 
 class ImageGenerator(nn.Module):
@@ -53,23 +52,19 @@ class ImageGenerator(nn.Module):
         channels: Of the images.
         size: Side of the images (length, for signals).
         dimensions: 2 for images, 1 for signals.
-        latent: Size of the latents.
-        width: Channels of the last but one map; earlier maps have more.
 
     >>> ImageGenerator(16, 3, 28)().shape
     torch.Size([16, 3, 28, 28])
     """
 
-    def __init__(
-        self, probes: int, channels: int, size: int, *, dimensions: int = 2, latent: int = 32, width: int = 16
-    ) -> None:
+    def __init__(self, probes: int, channels: int, size: int, *, dimensions: int = 2) -> None:
         super().__init__()
         self.size, self.dimensions = size, dimensions
-        self.latents = nn.Parameter(torch.randn(probes, latent, *[1] * dimensions))
+        self.latents = nn.Parameter(torch.randn(probes, LATENT, *[1] * dimensions))
         conv = nn.ConvTranspose1d if dimensions == 1 else nn.ConvTranspose2d
         doublings = max(0, -(-size // 4) - 1).bit_length()
-        widths = [width * 2**i for i in reversed(range(doublings + 1))]
-        maps: list[nn.Module] = [conv(latent, widths[0], 4)]
+        widths = [WIDTH * 2**i for i in reversed(range(doublings + 1))]
+        maps: list[nn.Module] = [conv(LATENT, widths[0], 4)]
         maps += [conv(i, o, 4, 2, 1) for i, o in pairwise(widths)]
         self.maps = nn.Sequential(*maps, conv(widths[-1], channels, 3, 1, 1), nn.Tanh())
 
@@ -124,8 +119,7 @@ class ProbeGenTrunk(Trunk):
 
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
-        hidden: Tensor = self.maps(spatial_mean(networks.evaluate(self.generator())).flatten(1))
-        return hidden
+        return self.maps(spatial_mean(networks.evaluate(self.generator())).flatten(1))
 
     def pooling(self) -> Pooling:
         return Pooling(nn.Identity(), nn.Identity(), self.spec.width)

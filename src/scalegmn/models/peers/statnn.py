@@ -41,8 +41,7 @@ def statistics(networks: Networks) -> Tensor:
 
 
 def _parts(networks: Networks) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
-    return found
+    return networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
 
 
 def _described(networks: Networks, quantiles: Tensor) -> Tensor:
@@ -68,7 +67,7 @@ def _of_one(x: Tensor) -> Tensor:
 class Memory:
     """Quantiles of networks that were seen before, so that weights are sorted once and not in every epoch.
 
-    A network is known again by the checksum of its weights. Sorting does not round, so what is remembered is the same
+    A network is recognised by the checksum of its weights. Sorting does not round, so what is remembered is the same
     to the last bit, whatever else is in a batch. Weights that have gradients are sorted every time, and so are those on
     another device.
 
@@ -152,8 +151,7 @@ class StatNNTrunk(Trunk):
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
         mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        hidden: Tensor = self.maps((features(networks, self.size, self.memory) - mean) / std)
-        return hidden
+        return self.maps((features(networks, self.size, self.memory) - mean) / std)
 
     def pooling(self) -> Pooling:
         return Pooling(nn.Identity(), nn.Identity(), self.spec.width)

@@ -1,12 +1,8 @@
 """Building CNN zoos: image classifiers with random hyperparameters, their weights and their accuracy."""
 
-from __future__ import annotations
-
 import hashlib
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +18,8 @@ from ...files.arrays import Array
 from ...native import library
 from ..images.collections import Images
 from ..images.formats import CLASSES
-from ..inr.fit import EngineName
+from ..inr.build import Report
+from ..inr.fit import EngineName, on_threads
 from ..store.splits import check_seed, select
 from ..store.writer import ZooWriter
 from ..store.zoo import Zoo
@@ -36,8 +33,6 @@ SHARD = 64
 VARIETY = 8
 MOST = 10**8
 SPLIT_RULE = "networks at random: a fifth test, a tenth val, the rest train"
-
-Report = Callable[[int, int, Tensor], None]
 
 
 class Pictures(NamedTuple):
@@ -198,7 +193,7 @@ class _Plan:
         done = len(writer)
         if report is not None:
             report(done, self.count, torch.empty(0))
-        results = _map_on_threads(self._train, self.draw(shards), threads)
+        results = on_threads(self._train, self.draw(shards), threads)
         for shard in shards:
             parts: list[Finished] = []
             while len(parts) < len(self.rows(shard)):
@@ -257,21 +252,3 @@ def _pictures(source: Images, test_images: int | None, seed: int) -> Pictures:
 
     shown, shown_labels = part(np.flatnonzero(test)[:test_images])
     return Pictures(*part(np.flatnonzero(~test)), shown.float().mul_(2 / 255).sub_(1), shown_labels)
-
-
-def _map_on_threads(work: Callable[[Drawn], Finished], drawn: Iterator[Drawn], threads: int) -> Iterator[Finished]:
-    """Results in the given order. Every network is trained on one thread, so their number changes no result."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    pending: deque[Future[Finished]] = deque()
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        for one in drawn:
-            pending.append(pool.submit(work, one))
-            if len(pending) > 2 * threads:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(before)

@@ -1,7 +1,5 @@
 """Training by compiled code: `cnn.cpp` trains a whole network on one thread, without blocking the others."""
 
-from __future__ import annotations
-
 import ctypes
 
 import torch

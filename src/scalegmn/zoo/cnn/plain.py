@@ -3,8 +3,6 @@
 The functions are those of `compiled`, with the same steps up to rounding.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -5,8 +5,6 @@ replaced by some hundred to some thousand steps: larger learning rates for plain
 initial weights so small that such short training would not change them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """The classifiers of a CNN zoo and the settings of their training, for compiled code and plain torch alike."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Training one CNN of a zoo with its own hyperparameters, data and number of steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.random import Generator

@@ -15,7 +15,7 @@ import requests
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ...errors import ScaleGMNError
-from ...files import write_atomically
+from ...files import read_toml, write_atomically
 
 _TIMEOUT_SECONDS = 60
 
@@ -38,44 +38,7 @@ class Origin:
 
 
 ORIGINS: Final = {
-    "mnist": Origin(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "MNIST/raw",
-        {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-    ),
-    "fashion-mnist": Origin(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        "FashionMNIST/raw",
-        {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-    ),
-    "cifar10": Origin(
-        "https://www.cs.toronto.edu/~kriz/",
-        ".",
-        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
-        {
-            "cifar-10-batches-bin/data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-            "cifar-10-batches-bin/data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-            "cifar-10-batches-bin/data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-            "cifar-10-batches-bin/data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-            "cifar-10-batches-bin/data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-            "cifar-10-batches-bin/test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
-        },
-    ),
-    "svhn": Origin(
-        "http://ufldl.stanford.edu/housenumbers/",
-        ".",
-        {"train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373", "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3"},
-    ),
+    name: Origin(**told) for name, told in read_toml(Path(__file__).with_name("origins.toml")).items()
 }
 
 
@@ -107,7 +70,8 @@ def fetch(origin: Origin, root: str | Path, *, base_url: str | None = None, prog
     """Download the files of a collection; see `download`."""
     folder = Path(root) / origin.folder
     unpacked = [folder / member for member in origin.members or {}]
-    if unpacked and all(_has_sum(folder / m, s) for m, s in (origin.members or {}).items()):
+    sums = [p.is_file() and pooch.file_hash(str(p), alg="md5") for p in unpacked]
+    if unpacked and sums == list((origin.members or {}).values()):
         return unpacked
     address = (base_url or origin.base_url).rstrip("/")
     files = [_retrieve(f"{address}/{file}", folder / file, md5, progress) for file, md5 in origin.files.items()]
@@ -117,10 +81,6 @@ def fetch(origin: Origin, root: str | Path, *, base_url: str | None = None, prog
         _unpack(archive, folder, origin.members)
         archive.unlink()
     return unpacked
-
-
-def _has_sum(path: Path, md5: str) -> bool:
-    return path.is_file() and pooch.file_hash(str(path), alg="md5") == md5
 
 
 def _retrieve(url: str, path: Path, md5: str, progress: bool) -> Path:

@@ -3,8 +3,6 @@
 They come from other people, so names, sizes and contents are checked before they are used.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import pickle

@@ -1,7 +1,5 @@
 """A user's own checkpoints: a folder of state dicts and a table of what is known about them."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -192,9 +190,6 @@ def _shards(paths: Sequence[Path], ways: Ways, told: Sequence[str] | None) -> It
             yield kind
             waiting[key] = _Kind(kind.layout)
     yield from (kind for kind in waiting.values() if kind.rows)
-
-
-# -- table -------------------------------------------------------------------------------------------------------------
 
 
 def _read_table(path: Path) -> dict[str, list[str]]:

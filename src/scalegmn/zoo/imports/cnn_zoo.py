@@ -1,7 +1,5 @@
 """The Small CNN Zoo (Unterthiner et al., 2020): one matrix of weights, a table of metrics, a layout."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import gzip
@@ -79,8 +77,9 @@ def import_cnn_zoo(
         }
         writer = ZooWriter(folder, kind="cnn", arguments=arguments)
         for kind in ("relu", "tanh") if activation is None else (activation,):
-            chosen = np.array([table["activation"][r] == kind for r in rows], np.bool_)
-            for part in _pieces(np.flatnonzero(chosen)):
+            chosen = np.flatnonzero([table["activation"][r] == kind for r in rows])
+            for start in range(0, len(chosen), SHARD):
+                part = chosen[start : start + SHARD]
                 numbers, names_of = rows[part], [splits[i] for i in part]
                 parameters = _parameters(opened.where(names["weights.npy"]), weights, numbers, order)
                 columns: dict[str, Tensor | list[str]] = {"split": names_of, **_columns(table, numbers)}
@@ -96,13 +95,6 @@ def _need(source: Files, base: str) -> str:
     if found is None:
         raise ScaleGMNError(f"{source.path}: expected a file {base}{'.gz' if base.startswith('metrics') else ''}")
     return found
-
-
-def _pieces(rows: Array) -> Iterator[Array]:
-    return (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
-
-
-# -- weights -----------------------------------------------------------------------------------------------------------
 
 
 def _open_weights(source: Files, name: str, scratch: Path, width: int) -> Array:
@@ -173,9 +165,6 @@ def _parameters(where: str, weights: Array, rows: Array, order: Array) -> Tensor
     if len(bad):
         raise ScaleGMNError(f"{where}: row {rows[bad[0]]} has NaN or infinite weights")
     return torch.from_numpy(found[:, order])
-
-
-# -- metrics -----------------------------------------------------------------------------------------------------------
 
 
 def _csv_rows(source: Files, name: str) -> Iterator[dict[str, str]]:
@@ -251,9 +240,6 @@ def _columns(table: dict[str, list[str] | Array], rows: Array) -> dict[str, Tens
         else:
             found[name] = torch.from_numpy(values[rows]).to(torch.int64 if name == "step" else torch.float32)
     return found
-
-
-# -- splits ------------------------------------------------------------------------------------------------------------
 
 
 def _select(

@@ -1,13 +1,11 @@
 """Published INR collections: MNIST-INR and FMNIST-INR (Navon et al., 2023), CIFAR10-INR (Zhou et al., 2023)."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -157,9 +155,6 @@ def _append(
     writer.append(architecture, networks.parameters.float(), columns)
 
 
-# -- CIFAR10-INR -------------------------------------------------------------------------------------------------------
-
-
 def _nfn_entries(source: Files) -> tuple[list[Member], str]:
     found = []
     for name in source.names:
@@ -175,9 +170,6 @@ def _nfn_entries(source: Files) -> tuple[list[Member], str]:
         raise ScaleGMNError(f"{source.path}: expected files randinit_smaller_<label>s/net<index>.pth, found none")
     found.sort(key=lambda entry: (entry.view, entry.image_id, entry.label))
     return found, "published: by image number, cut at 45,000 and 50,000; augmented copies in train only"
-
-
-# -- MNIST-INR and FMNIST-INR ------------------------------------------------------------------------------------------
 
 
 def _dws_entries(source: Files, kind: str) -> tuple[list[Member], str]:
@@ -258,14 +250,14 @@ def _split_lists(source: Files, name: str) -> list[tuple[str, str]] | None:
         raise ScaleGMNError(f"{source.where(name)}: is not JSON") from error
     if not isinstance(content, Mapping) or not set(content) & set(SPLITS):
         return None
-    return [(split, path) for split in SPLITS if split in content for path in _paths(source, name, content[split])]
-
-
-def _paths(source: Files, name: str, listed: Any) -> Iterator[str]:
-    paths = listed.get("path") if isinstance(listed, Mapping) else listed
-    if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths):
-        raise ScaleGMNError(f"{source.where(name)}: expected a list of paths for each of {', '.join(SPLITS)}")
-    yield from paths
+    found: list[tuple[str, str]] = []
+    for split in (split for split in SPLITS if split in content):
+        listed = content[split]
+        paths = listed.get("path") if isinstance(listed, Mapping) else listed
+        if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths):
+            raise ScaleGMNError(f"{source.where(name)}: expected a list of paths for each of {', '.join(SPLITS)}")
+        found += [(split, path) for path in paths]
+    return found
 
 
 def _tail(path: str, depth: int) -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """Building INR zoos: one small network per image and view, streamed to shards."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

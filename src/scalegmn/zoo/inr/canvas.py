@@ -1,7 +1,5 @@
 """The pictures of an INR zoo: size, value range and coordinates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

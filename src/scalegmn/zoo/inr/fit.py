@@ -5,10 +5,11 @@ Every part of the work runs on one thread, so the number of threads affects the 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from .conventions import Fit, FitResult
 from .plain import fit_group, group_size
 
 EngineName = Literal["compiled", "torch"]
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
 def fit_inrs(
@@ -76,7 +79,7 @@ def fit_inrs(
         some = slice(start, start + size)
         return work(shape.wanted(targets[some]), shape.initial(seed, numbers[some]))
 
-    return FitResult.joined(_on_threads(part, range(0, len(targets), size), workers))
+    return FitResult.joined(list(on_threads(part, range(0, len(targets), size), workers)))
 
 
 def best_engine(*tensors: Tensor) -> EngineName:
@@ -108,14 +111,22 @@ def _expect_compiled(like: Tensor) -> None:
         )
 
 
-def _on_threads(work: Callable[[int], FitResult], starts: range, workers: int) -> list[FitResult]:
-    """Run every part on one torch thread; the caller's number of threads is restored."""
+def on_threads(work: Callable[[Given], Result], jobs: Iterable[Given], threads: int) -> Iterator[Result]:
+    """Results in the order of the jobs. Each job runs on one torch thread, so their number changes no result."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    pending: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        if workers == 1 or len(starts) == 1:
-            return [work(start) for start in starts]
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(work, starts))
+        if threads == 1:
+            yield from map(work, jobs)
+            return
+        for job in jobs:
+            pending.append(pool.submit(work, job))
+            if len(pending) > 2 * threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
+        pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(before)

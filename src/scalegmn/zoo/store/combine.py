@@ -1,7 +1,5 @@
 """A zoo from parts of others: some of the networks of one, or those of several together."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -50,7 +48,8 @@ def combine(sources: Sequence[Zoo], out: str | Path, *, where: Mapping[str, str]
                 raise ScaleGMNError(f"combine: column {name!r} of {both} holds names in one and numbers in the other")
     chosen = [_matching(zoo, condition) for zoo in sources]
     if not any(len(rows) for rows in chosen):
-        raise ScaleGMNError(f"combine: no network has {_told(condition)}")
+        wanted = " and ".join(f"{name} {value}" for name, value in condition.items()) or "any condition"
+        raise ScaleGMNError(f"combine: no network has {wanted}")
     _refuse_leaks(sources, chosen)
     hashes = [zoo.header["sha256"] for zoo in sources]
     arguments = {"combined": hashes, "where": condition}
@@ -143,7 +142,3 @@ def _columns(zoo: Zoo, rows: Array, offset: int) -> dict[str, Column]:
     if zoo.has_images:
         found["image"] = zoo.column("image")[torch.from_numpy(rows)] + offset
     return found
-
-
-def _told(where: Mapping[str, str]) -> str:
-    return " and ".join(f"{name} {value}" for name, value in where.items()) or "any condition"

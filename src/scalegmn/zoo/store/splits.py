@@ -1,7 +1,5 @@
 """Which images a zoo uses, and which of its networks are for training, validation and test."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

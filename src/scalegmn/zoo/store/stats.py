@@ -1,7 +1,5 @@
 """What is in a zoo, in numbers: counts, metrics, and how the weights of each layer are distributed."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,12 +54,8 @@ def segment_name(architecture: Architecture, segment: Segment) -> str:
     if segment.kind != "weight":
         return f"{'b' if segment.kind == 'bias' else 'a'}{segment.index}"
     c = architecture.connections[segment.index]
-    alone = sum(s.kind == "weight" and _target(architecture, s) == c.target for s in architecture.segments) == 1
+    alone = sum(s.kind == "weight" and architecture.owner(s) == c.target for s in architecture.segments) == 1
     return f"W{c.target}" if alone else f"W{c.target} from {c.source}"
-
-
-def _target(architecture: Architecture, segment: Segment) -> int:
-    return architecture.connections[segment.index].target
 
 
 class _Sums:

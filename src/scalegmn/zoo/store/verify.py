@@ -1,7 +1,5 @@
 """Finding damage: every file of a zoo is compared with the size and the SHA-256 that `zoo.json` records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

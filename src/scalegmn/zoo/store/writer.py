@@ -1,7 +1,5 @@
 """Writing a zoo shard by shard, so that a killed build continues where it stopped."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -66,8 +64,9 @@ class ZooWriter:
         self.formerly = dict(formerly or {})
         self.arguments: Json = json.loads(json.dumps({"kind": kind, **arguments}, allow_nan=False))
         self._unlock: weakref.finalize[..., ZooWriter] | None = None
-        self.finished = self._begin()
-        self.parts: list[Json] = [] if self.finished else self._complete_parts()
+        with directory_for(self.path):
+            self.finished = self._prepare()
+        self.parts: list[Json] = [] if self.finished else complete_parts(self.path)
 
     @property
     def shards(self) -> int:
@@ -77,14 +76,8 @@ class ZooWriter:
     def __len__(self) -> int:
         return sum(part["networks"] for part in self.parts)
 
-    # -- beginning ---------------------------------------------------------------------------------------------
-
-    def _begin(self) -> bool:
-        """Prepare the directory, and return whether it already holds the finished zoo."""
-        with directory_for(self.path):
-            return self._prepare()
-
     def _prepare(self) -> bool:
+        """Prepare the directory, and return whether it already holds the finished zoo."""
         header, journal = self.path / HEADER, self.path / JOURNAL
         if header.exists():
             self._refuse_other(_read(header, "arguments"), "holds a zoo made")
@@ -121,11 +114,6 @@ class ZooWriter:
             old = ", ".join(f"{n}={before.get(n)}" for n in differ)
             new = ", ".join(f"{n}={now.get(n)}" for n in differ)
             raise ScaleGMNError(f"out: {self.path} {what} with {old}, now {new}; give another directory")
-
-    def _complete_parts(self) -> list[Json]:
-        return complete_parts(self.path)
-
-    # -- shards ------------------------------------------------------------------------------------------------
 
     def append(self, architecture: Architecture, parameters: Tensor, columns: Mapping[str, Column]) -> None:
         """Write the next shard: networks of one architecture and their rows of the table.
@@ -167,8 +155,6 @@ class ZooWriter:
         for name in sorted(set(self.parts[0]["categories"]) ^ set(categories)):
             before, now = ("numbers", "names") if name in categories else ("names", "numbers")
             raise ScaleGMNError(f"column {name!r}: expected {before} as in the shards before, got {now}")
-
-    # -- end ---------------------------------------------------------------------------------------------------
 
     def finish(self, *, images: Tensor | None = None, notes: Mapping[str, Any] | None = None) -> None:
         """Join the table, write the images and `zoo.json`, and remove files that only an unfinished zoo needs.

@@ -115,10 +115,7 @@ class Zoo:
     @property
     def arguments(self) -> Json:
         """What the zoo was made with: seeds and all settings."""
-        arguments: Json = self.header["arguments"]
-        return arguments
-
-    # -- table -------------------------------------------------------------------------------------------------
+        return self.header["arguments"]
 
     @cached_property
     def _table(self) -> MappedArrays:
@@ -172,8 +169,6 @@ class Zoo:
         if name not in self.splits:
             raise ScaleGMNError(f"split: {self.path} has {', '.join(self.splits) or 'none'}; got {name!r}")
         return torch.from_numpy(np.flatnonzero(self._table["split"] == self.splits.index(name)))
-
-    # -- networks ----------------------------------------------------------------------------------------------
 
     def batch(self, indices: Indices = None) -> Networks:
         """Some networks (all if omitted) of a zoo with one architecture; only these are copied."""
@@ -241,8 +236,6 @@ class Zoo:
             raise ScaleGMNError(f"zoo: {path} does not hold {expected} weights; run `scalegmn zoo verify`")
         return found
 
-    # -- images ------------------------------------------------------------------------------------------------
-
     @property
     def has_images(self) -> bool:
         """Whether the images that the networks were fitted to are stored as well."""
@@ -275,8 +268,6 @@ class Zoo:
         if self.canvas is None:
             raise ScaleGMNError(f"zoo: {self.path} holds {self.kind} networks, which have no pixel grid")
         return self.canvas.grid()
-
-    # -- iteration ---------------------------------------------------------------------------------------------
 
     def loader(
         self,

@@ -51,8 +51,6 @@ class Laid:
         """Sizes of the dimensions."""
         return tuple(math.prod(a.size for a in d) for d in self.dims)
 
-    # -- views -------------------------------------------------------------------------------------------------
-
     def reshape(self, shape: Sequence[int]) -> Laid:
         """Atoms in the same order, divided among other dimensions; an atom may have to be split for it."""
         queue = [a for d in self.dims for a in d]
@@ -96,8 +94,6 @@ class Laid:
         rank = len(self.dims) + len(axes)
         new, old = {a % rank for a in axes}, iter(self.dims)
         return replace(self, dims=tuple(() if i in new else next(old) for i in range(rank)))
-
-    # -- tensors -----------------------------------------------------------------------------------------------
 
     def mapped(self, tensor: Any) -> Laid:
         """The same axes and dimensions for a tensor that was computed entry by entry."""

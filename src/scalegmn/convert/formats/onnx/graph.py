@@ -1,7 +1,5 @@
 """ONNX graphs made simple: shapes are numbers, what is fixed is computed, and what exporters take apart is whole."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -162,8 +160,7 @@ def _needed(steps: list[Step], target: str) -> list[Step]:
     return found[::-1]
 
 
-# -- what exporters take apart -----------------------------------------------------------------------------------
-
+# What exporters take apart, by what it was.
 _ERF = ("Add", ("Erf", ("Div", "x", math.sqrt(2))), 1.0), ("Add", ("Erf", ("Mul", "x", math.sqrt(0.5))), 1.0)
 _VARIANCE = ("Sqrt", ("Add", ("ReduceMean", ("Pow", ("Sub", "x", ("ReduceMean", "x")), 2.0)), "eps"))
 _SQUARES = ("Sqrt", ("Add", ("ReduceMean", ("Pow", "x", 2.0)), "eps"))

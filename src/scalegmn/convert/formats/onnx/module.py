@@ -4,8 +4,6 @@ The graph of a file is simplified (`graph`) and becomes a module whose forward c
 node in turn (`operations`). Weights are its parameters, under the names of the file.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +101,7 @@ class OnnxModule(nn.Module):
             found = OPERATIONS[step.operation](OnnxCall(step, [self._operand(values, n) for n in names], norm))
             outputs = found if isinstance(found, list) else [found]
             values.update(zip(step.outputs, outputs, strict=True))
-        result: Tensor = values[self.graph.target].arranged().tensor
-        return result
+        return values[self.graph.target].arranged().tensor
 
     def _operand(self, values: dict[str, Laid], name: str) -> Any:
         if name in values:

@@ -1,7 +1,5 @@
 """What the operations of ONNX are in torch, on tensors whose views are remembered (`axes`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +82,10 @@ One = Callable[[OnnxCall], Laid]
 def entrywise(function: Callable[[Any, OnnxCall], Any]) -> One:
     """A function of single entries."""
     return lambda n: n.value.mapped(function(n.value.tensor, n))
+
+
+def _single(function: Callable[[Any], Any]) -> One:
+    return entrywise(lambda x, _: function(x))
 
 
 def whole(function: Callable[[Any, OnnxCall], Any]) -> One:
@@ -294,23 +296,24 @@ def _rms_norm(x: Any, n: OnnxCall) -> Any:
     return F.rms_norm(x, (n.step.shapes[0][-1],), n.operand(1), float(n.get("epsilon", 1e-5)))
 
 
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "Abs": torch.abs, "Cos": torch.cos, "Erf": torch.erf, "HardSwish": F.hardswish, "Mish": F.mish, "Relu": F.relu,
+    "Sigmoid": torch.sigmoid, "Silu": F.silu, "Sin": torch.sin, "Softplus": F.softplus, "Softsign": F.softsign,
+    "Tanh": torch.tanh,
+}  # fmt: skip
+
 OPERATIONS: dict[str, Operation] = {
-    "Abs": entrywise(lambda x, n: torch.abs(x)),
+    **{name: _single(function) for name, function in _FUNCTIONS.items()},
     "Add": _binary(lambda a, b: a + b),
     "AveragePool": _pool(True),
     "BatchNormalization": whole(lambda x, n: n.norm(x)),  # type: ignore[misc]
-    "Cast": entrywise(lambda x, n: x),
     "Clip": entrywise(_clip),
     "Concat": _concat,
     "Conv": whole(_conv),
     "ConvTranspose": whole(_conv_transpose),
-    "Cos": entrywise(lambda x, n: torch.cos(x)),
     "Div": _binary(lambda a, b: a / b),
-    "Dropout": entrywise(lambda x, n: x),
     "Elu": entrywise(lambda x, n: F.elu(x, float(n.get("alpha", 1.0)))),
-    "Erf": entrywise(lambda x, n: torch.erf(x)),
     "Expand": lambda n: n.value,  # sums and products spread what they need
-    "Flatten": lambda n: n.value.reshape(n.step.shapes[0]),
     "Gather": _gather,
     "Gelu": entrywise(lambda x, n: F.gelu(x, approximate=n.get("approximate", b"none").decode())),
     "Gemm": _gemm,
@@ -318,38 +321,28 @@ OPERATIONS: dict[str, Operation] = {
     "GroupNormalization": whole(
         lambda x, n: F.group_norm(x, n.get("num_groups"), n.operand(1), n.operand(2), float(n.get("epsilon", 1e-5)))
     ),
-    "HardSwish": entrywise(lambda x, n: F.hardswish(x)),
-    "Identity": entrywise(lambda x, n: x),
+    **dict.fromkeys(("Cast", "Dropout", "Identity"), entrywise(lambda x, n: x)),
     "InstanceNormalization": _instance_norm,
     "LayerNormalization": whole(_layer_norm),
     "LeakyRelu": entrywise(lambda x, n: F.leaky_relu(x, float(n.get("alpha", 0.01)))),
     "LogSoftmax": _softmax(torch.log_softmax),
     "MatMul": _matmul,
     "MaxPool": _pool(False),
-    "Mish": entrywise(lambda x, n: F.mish(x)),
     "Mul": _binary(lambda a, b: a * b),
     "Neg": entrywise(lambda x, n: -x),
     "Pad": whole(_pad),
     "Pow": entrywise(lambda x, n: x ** n.operands[1]),
     "PRelu": entrywise(lambda x, n: F.prelu(x, n.operands[1])),
+    **dict.fromkeys(("Resize", "Upsample"), whole(_resize)),
     "RMSNormalization": whole(_rms_norm),
     "ReduceMean": _mean,
-    "Relu": entrywise(lambda x, n: F.relu(x)),
-    "Reshape": lambda n: n.value.reshape(n.step.shapes[0]),
-    "Resize": whole(_resize),
-    "Sigmoid": entrywise(lambda x, n: torch.sigmoid(x)),
-    "Silu": entrywise(lambda x, n: F.silu(x)),
-    "Sin": entrywise(lambda x, n: torch.sin(x)),
+    **dict.fromkeys(("Flatten", "Reshape"), lambda n: n.value.reshape(n.step.shapes[0])),
     "Slice": _slice,
     "Softmax": _softmax(torch.softmax),
-    "Softplus": entrywise(lambda x, n: F.softplus(x)),
-    "Softsign": entrywise(lambda x, n: F.softsign(x)),
     "Split": _split,
     "Squeeze": lambda n: n.value.squeeze(n.given(1, "axes") or ()),
     "Sub": _binary(lambda a, b: a - b),
-    "Tanh": entrywise(lambda x, n: torch.tanh(x)),
     "Transpose": lambda n: n.value.transpose(n.get("perm", range(len(n.value.dims))[::-1])),
     "Unsqueeze": lambda n: n.value.unsqueeze(n.given(1, "axes")),
-    "Upsample": whole(_resize),
     "Where": _where,
 }
