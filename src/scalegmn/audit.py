@@ -224,7 +224,8 @@ def output_of(model: Model, networks: Networks) -> Tensor:
     """The output of an invariant model, the direction of an editor."""
     if isinstance(model, Editor):
         return model.direction(networks)
-    return model(networks)
+    y: Tensor = model(networks)
+    return y
 
 
 def audit(methods: Sequence[Method]) -> Iterator[Verdict]:

@@ -93,7 +93,8 @@ def rounding_error(networks: Networks, inputs: Tensor, bits: int = 8) -> Tensor:
     with torch.no_grad():
         right, wrong = (n.evaluate(inputs).flatten(1) for n in (networks, quantised(networks, bits)))
     size = right.norm(dim=1)
-    return (wrong - right).norm(dim=1) / torch.where(size > 0, size, 1.0)
+    error: Tensor = (wrong - right).norm(dim=1) / torch.where(size > 0, size, 1.0)
+    return error
 
 
 def imbalance(networks: Networks) -> Tensor:

@@ -82,7 +82,8 @@ def _vectors(networks: Networks) -> Tensor:
     found = torch.cat([p - p.mean(1, keepdim=True) for p in parts], dim=1)
     draw = torch.Generator().manual_seed(found.shape[1])
     projection = torch.randn(found.shape[1], WIDTH, generator=draw, dtype=torch.float64).to(found)
-    return found @ projection / (WIDTH * len(parts)) ** 0.5
+    vectors: Tensor = found @ projection / (WIDTH * len(parts)) ** 0.5
+    return vectors
 
 
 def _level(x: Tensor, least: Tensor) -> Tensor:

@@ -266,7 +266,8 @@ def _linear(connection: Connection, weight: Tensor, x: Tensor) -> Tensor:
         )
     w = w.transpose(1, 2)
     if not pointwise:
-        return rows @ w
+        y: Tensor = rows @ w
+        return y
     space = rows.shape[2:-1]
     y = (rows.flatten(1, -2) @ w).unflatten(1, (rows.shape[1], *space))
     return y.movedim(-1, 2)

@@ -43,7 +43,8 @@ def architecture_from_json(value: Mapping[str, Any]) -> Architecture:
 
 def to_json(value: object) -> Json:
     """Any dataclass of numbers, strings, tuples and dataclasses as plain dictionaries and lists."""
-    return _encode(type(value), value)
+    found: Json = _encode(type(value), value)
+    return found
 
 
 def from_json(kind: type[T], value: Mapping[str, Any], where: str) -> T:

@@ -76,7 +76,8 @@ class Cloud:
         """The distance (B,) of points (B, d) from the nearest centre, in units of the limit."""
         # Not by products: their rounding matters where centres are close to each other.
         apart = (points[:, None] - self.centres) @ self.whitening
-        return apart.norm(dim=2).amin(1) / self.limit
+        found: Tensor = apart.norm(dim=2).amin(1) / self.limit
+        return found
 
 
 def sizes(networks: Networks) -> Tensor:

@@ -86,7 +86,8 @@ class InvariantModel(Metanetwork, ABC):
         front = self.trunk.front
         # A module is a sequence of modules too: `front` complains about it as a whole.
         seen = front(networks) if isinstance(networks, Networks | nn.Module) else [front(batch) for batch in networks]
-        return self.pool.finish(each_architecture(lambda batch: self.pool.one(self.trunk(batch)), seen))
+        found: Tensor = self.pool.finish(each_architecture(lambda batch: self.pool.one(self.trunk(batch)), seen))
+        return found
 
     @abstractmethod
     def read(self, embedding: Tensor) -> Tensor:
@@ -113,7 +114,8 @@ class Classifier(InvariantModel):
     """
 
     def read(self, embedding: Tensor) -> Tensor:
-        return self.last(embedding)
+        logits: Tensor = self.last(embedding)
+        return logits
 
 
 class Regressor(InvariantModel):
@@ -222,7 +224,8 @@ class Editor(Metanetwork):
 
     def direction(self, networks: Networks) -> Tensor:
         """f(theta) as (B, copies, P) for a batch of one architecture; it is transformed like the parameters."""
-        return self.write(self.trunk(self.trunk.front(networks)))
+        change: Tensor = self.write(self.trunk(self.trunk.front(networks)))
+        return change
 
     def forward(self, networks: Networks) -> Networks:
         """New networks; with copies > 1, the copies of network i are at i * copies, ..."""

@@ -86,7 +86,8 @@ class ScaleGMNTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> States:
         """States that are computed when they are needed."""
-        return self.body(networks)
+        states: States = self.body(networks)
+        return states
 
     def pooling(self) -> Pooling:
         readout = Readout(

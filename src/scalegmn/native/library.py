@@ -48,7 +48,8 @@ def _function(name: str, dtype: torch.dtype) -> Callable[..., bytes | None]:
     function = getattr(load("net"), f"{name}_{_SUFFIX[dtype]}")
     function.restype = ctypes.c_char_p
     function.argtypes = [ctypes.c_void_p] * (1 if name == "units" else 2)
-    return function
+    found: Callable[..., bytes | None] = function
+    return found
 
 
 def call(name: str, dtype: torch.dtype, *arguments: object, source: str) -> None:

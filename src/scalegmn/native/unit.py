@@ -23,7 +23,8 @@ def unit(x: Tensor) -> Tensor:
     >>> unit(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).tolist()
     [0.6, 0.8]
     """
-    return torch.ops.scalegmn.unit.default(x) if is_dispatched(x) else _differentiable(x)
+    y: Tensor = torch.ops.scalegmn.unit.default(x) if is_dispatched(x) else _differentiable(x)
+    return y
 
 
 def _formula(x: Tensor) -> Tensor:
@@ -68,7 +69,8 @@ class _Unit(torch.autograd.Function):
             return torch.autograd.grad(_formula(x), x, grad, create_graph=True)[0]
         if not is_traced(grad):
             return _backward(grad, x)
-        return torch.ops.scalegmn.unit_backward.default(grad, x)
+        gradient: Tensor = torch.ops.scalegmn.unit_backward.default(grad, x)
+        return gradient
 
 
 # Without the look for functional transforms in the `apply` of Python: where this is called there are none.

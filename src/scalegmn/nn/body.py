@@ -131,7 +131,8 @@ class Start(States):
     def d(self, layer: int) -> Tensor:
         assert self.body.dual_init is not None
         gradients = self.gradients[layer : layer + 1]
-        return self.body.dual_init(self.symmetry, layer, self.x(layer), self.positions[layer], gradients)
+        d: Tensor = self.body.dual_init(self.symmetry, layer, self.x(layer), self.positions[layer], gradients)
+        return d
 
     @kept
     def e(self, connection: int) -> Edge:

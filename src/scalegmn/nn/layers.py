@@ -118,7 +118,8 @@ class PassingLayer(nn.Module, ABC):
         companions: Sequence[Tensor] = (),
     ) -> Tensor:
         contexts = [old.positions[layer], *products] if self.style.positions else products
-        return self._run(update, old.symmetry, layer, states, contexts, companions)
+        x: Tensor = self._run(update, old.symmetry, layer, states, contexts, companions)
+        return x
 
 
 class GraphLayer(PassingLayer):
@@ -147,7 +148,8 @@ class GraphLayer(PassingLayer):
         return self._edge(step, connection, step.old.e(connection), self.edge_update if self.edges else None)
 
     def summary(self, old: States, layer: int) -> Tensor:
-        return self.invariant(old.symmetry, layer, *self.vertex(old, layer))
+        y: Tensor = self.invariant(old.symmetry, layer, *self.vertex(old, layer))
+        return y
 
     def vertex(self, old: States, layer: int) -> tuple[list[Tensor], list[Tensor]]:
         """The states of a vertex and their invariants."""
@@ -167,7 +169,8 @@ class GraphLayer(PassingLayer):
         outer = None if inverse is None else (step.old.x(c.target), inverse)
         invariants = step.summary(c.target), step.summary(c.source)
         along = self.along(step, Way(symmetry, connection))
-        return self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
+        new: Edge = self._run(update, symmetry, connection, e, invariants, along, outer, self.style.skip)
+        return new
 
     def along(self, old: States, way: Way) -> list[Tensor]:
         """Encodings of the targets and of the sources of edges, whichever way messages go."""

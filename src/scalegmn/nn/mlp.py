@@ -49,7 +49,8 @@ class MLP(nn.Module):
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden units before the last map."""
-        return self.dropout(F.silu(self.norm(self.first(x))))
+        h: Tensor = self.dropout(F.silu(self.norm(self.first(x))))
+        return h
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last dimension."""

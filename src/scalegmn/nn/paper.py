@@ -76,7 +76,8 @@ class Hadamard(RescaleEquivariant):
 
     def of(self, group: Group, y: Tensor, e: Edge, *, lift: Phi, by_target: bool) -> Edge:
         """Apply to all edges of a connection; arguments as in `RescaleEquivariant`."""
-        return self(y, e, lift=lift, by_target=by_target)
+        joined: Edge = self(y, e, lift=lift, by_target=by_target)
+        return joined
 
 
 class Outer(nn.Module):
@@ -253,7 +254,8 @@ class PaperLayer(PassingLayer):
         if update is None:
             return e
         old = step.old
-        return self._run(update, way, old.x(way.receiver), old.x(way.sender), e, self.along(old, way))
+        new: Edge = self._run(update, way, old.x(way.receiver), old.x(way.sender), e, self.along(old, way))
+        return new
 
     def along(self, old: States, way: Way) -> list[Tensor]:
         """Positional encodings along edges: of their receivers, of their senders, their own."""

@@ -82,7 +82,8 @@ class Readout(nn.Module):
         if self.answers is not None:
             assert states.answers is not None
             parts.append(self.answers(self._padded(states.answers, self.sizes[1])))
-        return self.embedding(torch.cat(parts, -1))
+        embedding: Tensor = self.embedding(torch.cat(parts, -1))
+        return embedding
 
     def _end(self, states: States, layer: int, size: int) -> Tensor:
         """The concatenated states of all input or output neurons, padded with zeros to the largest."""
@@ -106,7 +107,8 @@ class Readout(nn.Module):
         if not found:
             last = states.x(len(symmetry.architecture.layers) - 1)
             return last.new_zeros(last.shape[0], self.sets.first.in_features)
-        return self.sets(torch.stack(found).sum(0))
+        pooled: Tensor = self.sets(torch.stack(found).sum(0))
+        return pooled
 
 
 def _hidden(inputs: int, outputs: int, dropout: float) -> nn.Sequential:

@@ -55,7 +55,8 @@ class ScaleInvariants(nn.Module):
 
     def forward(self, group: Group, xs: Sequence[Tensor], contexts: Sequence[Tensor] = ()) -> Tensor:
         """Apply the net of `group`."""
-        return self.of[group.name](xs, contexts)
+        y: Tensor = self.of[group.name](xs, contexts)
+        return y
 
     def __getitem__(self, group: Group) -> Invariant:
         """The net of `group`."""

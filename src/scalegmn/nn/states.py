@@ -76,7 +76,8 @@ def kept(compute: Callable[[S, int], T]) -> Callable[[S, int], T]:
         if (name, index) not in states.found:
             states.found[name, index] = compute(states, index)
             states.settle(name, index)
-        return states.found[name, index]
+        answer: T = states.found[name, index]
+        return answer
 
     return ask
 

@@ -68,7 +68,8 @@ def _said(states: States, connection: int) -> Tensor:
 
 def _per_head(x: Tensor, heads: int) -> Tensor:
     """The mean over the neurons of each head (B, heads, h)."""
-    return x.unflatten(1, (heads, -1)).mean(2)
+    found: Tensor = x.unflatten(1, (heads, -1)).mean(2)
+    return found
 
 
 def _spread(x: Tensor, size: int) -> Tensor:

@@ -70,7 +70,8 @@ class Classification(Task):
 
     def respond(self, model: Metanetwork, networks: Networks | Sequence[Networks]) -> Tensor:
         """Logits (B, classes)."""
-        return model(networks)
+        logits: Tensor = model(networks)
+        return logits
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs.float(), targets)

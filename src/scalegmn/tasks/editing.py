@@ -38,7 +38,8 @@ def dilate(images: Images) -> Images:
     """
     from scipy.ndimage import grey_dilation
 
-    return grey_dilation(images, size=(1, 3, 3, 1), mode="constant", cval=0)
+    found: Images = grey_dilation(images, size=(1, 3, 3, 1), mode="constant", cval=0)
+    return found
 
 
 def contrast(images: Images, factor: float = 2.0) -> Images:
@@ -53,7 +54,8 @@ def contrast(images: Images, factor: float = 2.0) -> Images:
     """
     weights = np.array([0.299, 0.587, 0.114]) if images.shape[-1] == 3 else np.full(images.shape[-1], 1.0)
     grey = (images * (weights / weights.sum())).sum(-1).mean((1, 2)).round()[:, None, None, None]
-    return (grey + factor * (images - grey)).round().clip(0, 255).astype(np.uint8)
+    changed: Images = (grey + factor * (images - grey)).round().clip(0, 255).astype(np.uint8)
+    return changed
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ class Compiled(nn.Module):
                 self._shape, self._graph = shape, self._compile(networks, targets)
             if self._shape == shape and self._graph is not None:
                 return self._graph(self._tensors(), networks.parameters, targets)
-        return self.objective(networks, targets)
+        loss: Tensor = self.objective(networks, targets)
+        return loss
 
     def _tensors(self) -> list[Tensor]:
         return [t for _, t in (*self.objective.named_parameters(), *self.objective.named_buffers())]
@@ -57,7 +58,9 @@ class Compiled(nn.Module):
 
         def loss(tensors: list[Tensor], parameters: Tensor, targets: Tensor) -> Tensor:
             state = dict(zip(self._names, tensors, strict=True))
-            return functional_call(self.objective, state, (Networks(architecture, parameters), targets))
+            found: Tensor = functional_call(self.objective, state, (Networks(architecture, parameters), targets))
+            return found
 
         graph = make_fx(loss)(self._tensors(), networks.parameters, targets)
-        return torch.compile(graph, backend=self.backend)
+        compiled: Callable[[list[Tensor], Tensor, Tensor], Tensor] = torch.compile(graph, backend=self.backend)
+        return compiled

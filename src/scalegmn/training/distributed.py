@@ -51,7 +51,8 @@ class World:
         result, complaint = box
         if complaint is not None:
             raise ScaleGMNError(complaint)
-        return result
+        found: T = result
+        return found
 
     def part(self, indices: Tensor) -> Tensor:
         """This process's share of some indices, dealt out in turns."""

@@ -95,4 +95,5 @@ def checked(kind: Any, value: Any, path: Path) -> Any:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The content of a config.json."""
-    return checked(Config, read_object(path), path)
+    found: dict[str, Any] = checked(Config, read_object(path), path)
+    return found

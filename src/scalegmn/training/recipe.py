@@ -158,7 +158,8 @@ class Recipe(RecipeTable):
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe with all defaults filled in, as plain values; None is left out."""
-        return self.model_dump(mode="json", exclude_none=True)
+        found: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
+        return found
 
     def to_toml(self) -> str:
         """The recipe with all defaults as TOML text, which `read_recipe` reads."""

@@ -220,7 +220,8 @@ class Run:
         if not self.finished:
             raise ScaleGMNError(f"run: {self.path} is not finished; continue it with `scalegmn train --resume`")
         path = self.path / "results.json"
-        return checked(Results, read_object(path), path)
+        found: dict[str, Any] = checked(Results, read_object(path), path)
+        return found
 
 
 def make_config(recipe: Recipe, task: Task, architectures: Sequence[Architecture], zoo: Zoo) -> dict[str, Any]:

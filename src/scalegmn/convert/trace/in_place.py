@@ -53,7 +53,8 @@ class Tracer(fx.Tracer):
             after = [i.opname for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti]
             if "LOAD_ASSERTION_ERROR" in after[:2]:
                 return True
-        return super().to_bool(obj)
+        found: bool = super().to_bool(obj)
+        return found
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """The proxy for the value of a node."""

@@ -92,7 +92,8 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """States (..., outputs) of inputs (..., inputs)."""
-        return self.linear(self.fourier(x) if self.fourier else x)
+        states: Tensor = self.linear(self.fourier(x) if self.fourier else x)
+        return states
 
 
 class ProbedNodes(nn.Module):
@@ -186,7 +187,8 @@ class NeuralGraph(nn.Module):
         if self.probed is not None:
             x = x + self.probed(networks)
         x = self.node_map(x) + self._positions(networks.architecture)
-        return x.split([layer.size for layer in layers], dim=1)
+        states: tuple[Tensor, ...] = x.split([layer.size for layer in layers], dim=1)
+        return states
 
     def edge_states(self, normalised: Networks) -> dict[EdgeBlock, Tensor]:
         """The first edge states, per block (B, n_t, n_s, d), or (B, n, d) for an elementwise connection."""

@@ -74,7 +74,8 @@ class RelationalAttention(nn.Module):
         y = (attention.unsqueeze(3) @ modulated).squeeze(3)
         pooled = attention @ e
         shift = torch.einsum("brhe,hce->brhc", pooled, maps[3].unflatten(0, heads))
-        return self.out((y + shift).flatten(2))
+        found: Tensor = self.out((y + shift).flatten(2))
+        return found
 
 
 class PairUpdate(nn.Module):
@@ -109,7 +110,8 @@ class PairUpdate(nn.Module):
         own, back = e[:, rows], e[:, :, rows].transpose(1, 2)
         hidden = self.own(own) + self.back(back) + self.row(x[:, rows]).unsqueeze(2) + self.column(x).unsqueeze(1)
         found = self.first_norm(own + self.after(hidden))
-        return self.second_norm(found + self.mlp(found))
+        updated: Tensor = self.second_norm(found + self.mlp(found))
+        return updated
 
 
 class RelationalLayer(nn.Module):

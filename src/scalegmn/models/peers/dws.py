@@ -92,7 +92,8 @@ class DWSTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters."""
-        return self.blocks(self.folding.fold(self.normalise(networks).parameters[..., None]))
+        found: Features = self.blocks(self.folding.fold(self.normalise(networks).parameters[..., None]))
+        return found
 
     def pooling(self) -> Pooling:
         size = 4 * self.spec.width

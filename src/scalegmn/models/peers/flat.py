@@ -41,7 +41,8 @@ class FlatTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
-        return self.maps(self.normalise(networks).parameters)
+        hidden: Tensor = self.maps(self.normalise(networks).parameters)
+        return hidden
 
     def pooling(self) -> Pooling:
         return Pooling(nn.Identity(), nn.Identity(), self.spec.width)

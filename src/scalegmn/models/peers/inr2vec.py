@@ -72,7 +72,8 @@ class FieldDecoder(nn.Module):
         points = torch.cat((coordinates, phase.sin(), phase.cos()), dim=-1)
         joint = torch.relu(self.from_embedding(embedding)[:, None] + self.from_coordinates(points))
         first, second = joint.chunk(2, dim=-1)
-        return self.after(self.before(first) + second)
+        values: Tensor = self.after(self.before(first) + second)
+        return values
 
 
 def stacked_rows(networks: Networks) -> Tensor:

@@ -168,7 +168,8 @@ class MonomialTrunk(EditingTrunk):
 
     def forward(self, networks: Networks) -> Features:
         """Features of the parameters, transformed like them."""
-        return self.maps(self.folding.fold(self.normalise(networks).parameters[..., None]))
+        found: Features = self.maps(self.folding.fold(self.normalise(networks).parameters[..., None]))
+        return found
 
     def pooling(self) -> Pooling:
         spec, channels = self.spec, self.folding.channels(self.spec.width)

@@ -101,7 +101,8 @@ class WeightSpaceAttention(nn.Module):
         """Attention among the means of all tensors: for each of them (B, heads, c / heads)."""
         means = [*(w.mean((1, 2)) for w in weights), *(b.mean(1) for b in biases if b.shape[1])]
         (found,) = _attend([torch.stack(means, dim=1).permute(2, 0, 3, 1, 4)[:, :, :, :, None]])
-        return found[:, :, :, 0].unbind(2)
+        result: tuple[Tensor, ...] = found[:, :, :, 0].unbind(2)
+        return result
 
 
 def _attend(tokens: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -111,7 +112,8 @@ def _attend(tokens: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     # Few tokens of many entries: plain products beat the tiled kernels that are made for the opposite.
     scores = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(q.shape[-1]), dim=-1)
     found: Tensor = (scores @ v).unflatten(-1, present[0].shape[-2:])
-    return found.split([t.shape[3] for t in present], dim=2)
+    parts: tuple[Tensor, ...] = found.split([t.shape[3] for t in present], dim=2)
+    return parts
 
 
 class NFTBlock(nn.Module):
@@ -141,7 +143,8 @@ class NFTBlock(nn.Module):
     def forward(self, x: Tensor, shapes: Arrangement) -> Tensor:
         """States (B, S, c) to states of the same shape."""
         x = x + self.attention(self.norm(x), shapes)
-        return x + self.feed_forward(x)
+        result: Tensor = x + self.feed_forward(x)
+        return result
 
 
 class TokenEmbedding(nn.Module):

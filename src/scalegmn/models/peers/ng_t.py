@@ -76,7 +76,8 @@ class NGTTrunk(NeuralGraphTrunk):
         *inner, last = self.layers
         for k, layer in enumerate(inner):
             x, e = layer(x, e, EVERY, read if k == len(inner) - 1 else EVERY)
-        return last(x, e if inner else e[:, read], read, read)[0]
+        outputs: Tensor = last(x, e if inner else e[:, read], read, read)[0]
+        return outputs
 
     def all_states(self, networks: Networks) -> tuple[Tensor, Tensor]:
         x, e = self._start(networks)

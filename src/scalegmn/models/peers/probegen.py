@@ -41,7 +41,8 @@ class PointGenerator(nn.Module):
 
     def forward(self) -> Tensor:
         """The probes (probes, inputs)."""
-        return self.maps(self.latents)
+        points: Tensor = self.maps(self.latents)
+        return points
 
 
 class ImageGenerator(nn.Module):
@@ -119,7 +120,8 @@ class ProbeGenTrunk(Trunk):
 
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
-        return self.maps(spatial_mean(networks.evaluate(self.generator())).flatten(1))
+        hidden: Tensor = self.maps(spatial_mean(networks.evaluate(self.generator())).flatten(1))
+        return hidden
 
     def pooling(self) -> Pooling:
         return Pooling(nn.Identity(), nn.Identity(), self.spec.width)

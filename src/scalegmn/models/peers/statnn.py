@@ -41,7 +41,8 @@ def statistics(networks: Networks) -> Tensor:
 
 
 def _parts(networks: Networks) -> tuple[Tensor, ...]:
-    return networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
+    found: tuple[Tensor, ...] = networks.parameters.split([s.size for s in networks.architecture.segments], dim=1)
+    return found
 
 
 def _described(networks: Networks, quantiles: Tensor) -> Tensor:
@@ -151,7 +152,8 @@ class StatNNTrunk(Trunk):
     def forward(self, networks: Networks) -> Tensor:
         """Hidden states (B, width)."""
         mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        return self.maps((features(networks, self.size, self.memory) - mean) / std)
+        hidden: Tensor = self.maps((features(networks, self.size, self.memory) - mean) / std)
+        return hidden
 
     def pooling(self) -> Pooling:
         return Pooling(nn.Identity(), nn.Identity(), self.spec.width)

@@ -115,7 +115,8 @@ class Zoo:
     @property
     def arguments(self) -> Json:
         """What the zoo was made with: seeds and all settings."""
-        return self.header["arguments"]
+        arguments: Json = self.header["arguments"]
+        return arguments
 
     @cached_property
     def _table(self) -> MappedArrays:

@@ -101,7 +101,8 @@ class OnnxModule(nn.Module):
             found = OPERATIONS[step.operation](OnnxCall(step, [self._operand(values, n) for n in names], norm))
             outputs = found if isinstance(found, list) else [found]
             values.update(zip(step.outputs, outputs, strict=True))
-        return values[self.graph.target].arranged().tensor
+        result: Tensor = values[self.graph.target].arranged().tensor
+        return result
 
     def _operand(self, values: dict[str, Laid], name: str) -> Any:
         if name in values:
