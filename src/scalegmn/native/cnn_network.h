@@ -162,7 +162,7 @@ class Network {
         add_rows(&maps.back()[slot * size * features], size, features, pooled.data());
         for (F &v : pooled) v /= size;
         for (Index k = 0; k < classes; ++k)
-            error[k] = dot(&theta[head + k * features], pooled.data(), features) + theta[head_bias + k];
+            error[k] = dot<true>(&theta[head + k * features], pooled.data(), features) + theta[head_bias + k];
         const Index best = std::max_element(error.begin(), error.end()) - error.begin();
         correct = best == label;
         const F largest = error[best], wanted = error[label];

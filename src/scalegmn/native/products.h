@@ -193,8 +193,8 @@ void add_rows(const F *a, Index rows, Index columns, F *sum) {
     for (; j < columns; j += size) add_rows<1>(a + j, rows, columns, sum + j);
 }
 
-// The sums below have the same order on every processor: vectors of 32 bytes, and products that are rounded before they
-// are added, lest compilers choose.
+// The sums below have the same order on every processor, that of vectors of 32 bytes, and it is not left to the compiler
+// whether products are rounded before they are added.
 
 // The sum of squares, in double precision; `count` is a multiple of eight.
 template <typename F>
@@ -210,13 +210,15 @@ inline double square_of(const F *x, Index count) {
     return sum_of(size == 4 ? sum[0] : sum[0] + sum[size / 4 - 1]);
 }
 
-template <typename F, typename Width>
+template <bool rounded, typename F, typename Width>
 inline F dot(const F *a, const F *b, Width count) {
     typedef F V __attribute__((vector_size(32), aligned(sizeof(F)), may_alias));
     constexpr Index size = 32 / sizeof(F);
     V sum{};
-    for (Index i = 0; i < count; i += size)
-        sum += in_register(*reinterpret_cast<const V *>(a + i) * *reinterpret_cast<const V *>(b + i));
+    for (Index i = 0; i < count; i += size) {
+        const V product = *reinterpret_cast<const V *>(a + i) * *reinterpret_cast<const V *>(b + i);
+        sum += rounded ? in_register(product) : product;
+    }
     F total = 0;
     for (Index i = 0; i < size; ++i) total += sum[i];
     return total;
