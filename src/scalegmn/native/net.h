@@ -32,6 +32,7 @@ struct Net {
     Index linear() const { return gamma ? outputs : 0; }
     Index width() const { return linear() + (first ? hidden : 0); }
     Index rows() const { return B * T * S; }
+    Index widest() const { return std::max({inputs, middle, hidden, outputs}); }
 };
 
 // What Python must not get wrong: sizes that fit together, pointers that belong to them, options that exist.

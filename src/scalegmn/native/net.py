@@ -244,7 +244,7 @@ _SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bia
 _FIRST = _TENSORS.index("first")
 _GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
 # `Net` and `Gradients` of the C++ sources: sizes, addresses, numbers and flags.
-_NET = {
+NET = {
     dtype: struct.Struct(f"@8q{len(_TENSORS) + 3}q2{real}I7i")
     for dtype, real in ((torch.float32, "f"), (torch.float64, "d"))
 }
@@ -383,4 +383,4 @@ def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> bytes:
     if not p.first.shape[1]:
         places[_FIRST] = 0
     seed = 0 if n.seed is None else int(n.seed)
-    return _NET[n.x.dtype].pack(*sizes, *places, *saved, n.eps, n.drop, seed, *n[19:], torch.get_num_threads())
+    return NET[n.x.dtype].pack(*sizes, *places, *saved, n.eps, n.drop, seed, *n[19:], torch.get_num_threads())

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ..core.groups import Group
 from ..errors import ScaleGMNError
+from ..native.dense import dense
 from ..native.formula import NONE, Edge, gated, inverse_norm
 from ..native.net import Ends, Gate, net
 from ..native.unit import unit
@@ -211,7 +212,7 @@ class PaperInvariant(LearnedInvariant):
             # Both terms have the bias of the last map, the operator adds it once.
             gate = _through(mlp.gate(), matrix, 2.0)
             return net(None, gate._replace(symmetric=True, canonical=self.group.scales), x)
-        y = unit(x.dense()) if self.group.scales else x.dense()
+        y = unit(dense(x)) if self.group.scales else dense(x)
         return F.linear(y.abs() if self.group.signs else y, matrix)
 
     def times(self, p: GatedProduct) -> Tensor:
@@ -222,7 +223,7 @@ class PaperInvariant(LearnedInvariant):
         x, gate = p.x, self.rho.gate()
         if len(self.symm):
             # Read twice: products of vertex and edge states are computed before, what is factored stays so.
-            x = Edge(x.dense()) if x.scalar is None else x
+            x = Edge(dense(x)) if x.scalar is None else x
             along.append(self.mapped(0, x, first))
             gate = gate._replace(first=first[:, :0])
             x = _nothing(first, p.x.edges) if p.gamma is None else x
