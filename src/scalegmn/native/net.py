@@ -323,15 +323,12 @@ def _prepared(n: Net) -> Net:
     assert gamma is None or gamma.shape == (last.shape[0], middle)
     assert edge is None or (edge.shape[0] == middle and vertex is not None)
     dtype = x.dtype
-    ready = True
-    for t in n[:16]:
-        if t is None:
-            continue
-        if t.dtype is not dtype or not t.is_cpu:
-            here, there = f"{dtype} on {x.device}", f"{t.dtype} on {t.device}"
-            raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
-        ready = ready and t.is_contiguous()
-    block = 64 // dtype.itemsize
+    given = [t for t in n[:16] if t is not None]
+    if not all([t.dtype is dtype and t.is_cpu for t in given]):
+        other = next(t for t in given if t.dtype is not dtype or not t.is_cpu)
+        here, there = f"{dtype} on {x.device}", f"{other.dtype} on {other.device}"
+        raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
+    ready, block = all([t.is_contiguous() for t in given]), 64 // dtype.itemsize
     if not (inputs % block or middle % block or hidden % block or last.shape[0] % block):
         return n if ready else Net._make((*(t if t is None else t.contiguous() for t in n[:16]), *n[16:]))
     k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, hidden, last.shape[0]))
