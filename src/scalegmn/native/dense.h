@@ -36,7 +36,7 @@ void over_vertices(const Net<F> &n, Index start, Index rows, Work work) {
 
 template <typename F>
 void dense_forward(const Net<F> &n, F *out) {
-    const Index middle = n.middle, k = n.inputs, tile = tile_rows(std::max(k, middle), false);
+    const Index middle = n.middle, k = n.inputs, tile = tile_rows(std::max(k, middle));
     const auto parts = parts_of(n, 64, 64);
     Packed<F> edge;
     edge.pack(n.edge, middle, k, true);
@@ -56,7 +56,7 @@ void dense_forward(const Net<F> &n, F *out) {
 
 template <typename F>
 void dense_backward(const Net<F> &n, const DenseGradients<F> &d) {
-    const Index middle = n.middle, k = n.inputs, tile = tile_rows(std::max(k, middle), true);
+    const Index middle = n.middle, k = n.inputs, tile = tile_rows(std::max(k, middle));
     const auto parts = parts_of(n, least_rows(n.rows()), 32);
     const bool pieces = parts.front().piece;
     Packed<F> edge, back;

@@ -280,7 +280,7 @@ void finish(const Net<F> &n, const Gradients<F> &d, const Shared<F> &shared, Ind
 template <typename F>
 void net_forward(const Net<F> &n, F *out) {
     Shared<F> shared(n, false);
-    const Index tile = tile_rows(n.widest(), false);
+    const Index tile = tile_rows(n.widest());
     const auto parts = parts_of(n, 64, 64);
     const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<Worker<F>>> workers(n.threads);
@@ -301,7 +301,7 @@ void net_forward(const Net<F> &n, F *out) {
 template <typename F>
 void net_backward(const Net<F> &n, const Gradients<F> &d) {
     Shared<F> shared(n, true);
-    const Index tile = tile_rows(n.widest(), true);
+    const Index tile = tile_rows(n.widest());
     const auto parts = parts_of(n, least_rows(n.rows()), 32);
     const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<BackwardWorker<F>>> workers(n.threads);

@@ -144,9 +144,10 @@ struct Shared {
             centre_columns(first, n.middle, n.channels);
         }
         centre_rows(n.offset, offset.data(), 1, n.hidden, n.channels);
-        if (n.edge) edge.pack(n.edge, n.middle, n.inputs, true);
-        stack.pack(matrix.data(), n.width(), n.middle, true);
-        last.pack(n.last, n.outputs, n.hidden, true);
+        // Products that are stored are not computed again.
+        if (n.edge && !(backward && n.saved_edge)) edge.pack(n.edge, n.middle, n.inputs, true);
+        if (!(backward && n.saved_z)) stack.pack(matrix.data(), n.width(), n.middle, true);
+        if (!backward || (n.gamma && !n.saved_rho)) last.pack(n.last, n.outputs, n.hidden, true);
         if (backward) {
             if (n.edge) edge_back.pack(n.edge, n.middle, n.inputs, false);
             const Index together = n.absolute ? n.linear() : n.width();

@@ -50,9 +50,7 @@ inline Index least_rows(Index rows) {
 
 // Rows of a tile: few enough for the caches, and a multiple of the rows that a product takes at once. Sums over rows want
 // more of them: every tile adds to a whole matrix.
-inline Index tile_rows(Index widest, bool backward) {
-    return std::min(std::max((backward ? 6144 : 3072) / widest / 6 * 6, Index(12)), Index(96));
-}
+inline Index tile_rows(Index widest) { return std::min(std::max(6144 / widest / 12 * 12, Index(12)), Index(96)); }
 
 // Calls work(thread, i) for i in [0, count).
 template <typename Work>
