@@ -324,11 +324,10 @@ def _prepared(n: Net) -> Net:
     assert edge is None or (edge.shape[0] == middle and vertex is not None)
     dtype = x.dtype
     given = [t for t in n[:16] if t is not None]
-    if not all([t.dtype is dtype and t.is_cpu for t in given]):
-        other = next(t for t in given if t.dtype is not dtype or not t.is_cpu)
-        here, there = f"{dtype} on {x.device}", f"{other.dtype} on {other.device}"
+    if wrong := [t for t in given if t.dtype is not dtype or not t.is_cpu]:
+        here, there = f"{dtype} on {x.device}", f"{wrong[0].dtype} on {wrong[0].device}"
         raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
-    ready, block = all([t.is_contiguous() for t in given]), 64 // dtype.itemsize
+    ready, block = not [t for t in given if not t.is_contiguous()], 64 // dtype.itemsize
     if not (inputs % block or middle % block or hidden % block or last.shape[0] % block):
         return n if ready else Net._make((*(t if t is None else t.contiguous() for t in n[:16]), *n[16:]))
     k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, hidden, last.shape[0]))
