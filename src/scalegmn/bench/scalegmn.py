@@ -94,16 +94,9 @@ class Case:
 
     def arithmetic(self) -> float:
         """The floating-point operations of all products, as a number of products (edges of the batch x h)(h x h)."""
-        model, kinds = self.build(), len(self.architectures)
-
-        def count(each: int) -> int:
-            networks = self.networks(each * kinds)
-            step = step_of(model, networks, training=True) if self.training else lambda: model(networks)
-            return operations(step)
-
-        # The count is linear in the size of the batch.
-        one, two = count(1), count(2)
-        return (one + (self.batch // kinds - 1) * (two - one)) / (2 * self.edges * self.width**2)
+        model, networks = self.build(), self.networks()
+        step = step_of(model, networks, training=True) if self.training else lambda: model(networks)
+        return operations(step) / (2 * self.edges * self.width**2)
 
 
 @dataclass(frozen=True)

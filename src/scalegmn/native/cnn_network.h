@@ -12,9 +12,11 @@
 namespace {
 
 // Images at a time, channels to which hidden layers are padded, and rows that are enough for narrow stripes.
-constexpr Index TILE = 4, PAD = 16, TALL = 6;
+constexpr Index TILE = 4, PAD = BYTES / 4, TALL = 6;
+// Channels for which a layer with dropout has random numbers are a multiple of this, whatever the processor.
+constexpr Index DRAWN = 8;
 
-inline Index padded(Index n) { return (n + PAD - 1) / PAD * PAD; }
+inline Index padded(Index n, Index to = PAD) { return (n + to - 1) / to * to; }
 
 // A function of its own has all registers to itself.
 #define APART __attribute__((noinline))
@@ -39,7 +41,7 @@ struct Shape {
     Index noise(Index batch) const {
         Index total = 0;
         for (Index l = 1, edge = after(side); l < channels.count; ++l, edge = after(edge))
-            total += batch * edge * edge * padded(channels.data[l]);
+            total += batch * edge * edge * padded(channels.data[l], DRAWN);
         return total;
     }
 };
@@ -70,6 +72,17 @@ struct Layer {
     Index side_in, side;
     Index weight, bias;                // places in the padded parameters; weights are (tap, wide)
     std::vector<Index> places, taps;   // offsets in the maps below
+
+    // Random numbers of one image.
+    Index drawn() const { return side * side * padded(out, DRAWN); }
+
+    // Calls work(place in the map, place in its random numbers, channels), or once for all if these are padded alike.
+    template <typename Work>
+    void with_noise(Index places, Work work) const {
+        const Index each = padded(out, DRAWN);
+        if (each == wide) return work(Index(0), Index(0), places * wide);
+        for (Index p = 0; p < places; ++p) work(p * wide, p * each, each);
+    }
 };
 
 template <typename F>
@@ -129,15 +142,15 @@ class Network {
     void forward(Index count, const F *noise, Index start) {
         for (std::size_t l = 0; l < layers.size(); ++l) {
             const Layer &y = layers[l];
-            const Index size = y.side * y.side * y.wide;
+            const Index places = count * y.side * y.side, size = places * y.wide;
             F *h = maps[l + 1].data();
             in_stripes<F>(y.wide, TALL, [&](Index j, auto wide) { convolve<wide>(y, maps[l].data(), count, j, h); });
             if (kind == TANH) {
 #pragma omp simd
-                for (Index i = 0; i < count * size; ++i) h[i] = tangent(h[i]);
+                for (Index i = 0; i < size; ++i) h[i] = tangent(h[i]);
             }
-            if (noise) drop(h, noise + start * size, count * size);
-            if (noise) noise += samples * size;
+            if (noise) drop(y, h, noise + start * y.drawn(), places);
+            if (noise) noise += samples * y.drawn();
         }
     }
 
@@ -149,7 +162,7 @@ class Network {
         add_rows(&maps.back()[slot * size * features], size, features, pooled.data());
         for (F &v : pooled) v /= size;
         for (Index k = 0; k < classes; ++k)
-            error[k] = dot(&theta[head + k * features], pooled.data(), features) + theta[head_bias + k];
+            error[k] = dot<true>(&theta[head + k * features], pooled.data(), features) + theta[head_bias + k];
         const Index best = std::max_element(error.begin(), error.end()) - error.begin();
         correct = best == label;
         const F largest = error[best], wanted = error[label];
@@ -164,20 +177,21 @@ class Network {
     void backward(Index count, const Index *labels, const F *noise, Index start) {
         for (Index i = 0; i < count; ++i) head_backward(i, labels[i]);
         if (noise)
-            for (const Layer &y : layers) noise += samples * y.side * y.side * y.wide;
+            for (const Layer &y : layers) noise += samples * y.drawn();
         for (std::size_t l = layers.size(); l-- > 0;) {
             const Layer &y = layers[l];
-            const Index places = count * y.side * y.side, size = y.side * y.side * y.wide;
+            const Index places = count * y.side * y.side;
             F *delta = deltas[l].data();
-            if (noise) noise -= samples * size;
-            slope(delta, maps[l + 1].data(), noise ? noise + start * size : nullptr, count * size);
+            if (noise) noise -= samples * y.drawn();
+            slope(y, delta, maps[l + 1].data(), noise ? noise + start * y.drawn() : nullptr, places);
             add_rows(delta, places, y.wide, &gradient[y.bias]);
             const F *x = maps[l].data(), *weight = turned[l].data();
             in_stripes<F>(y.wide, TALL, [&](Index j, auto wide) { weight_gradient<wide>(y, x, delta, places, j); });
             if (l == 0) break;
             F *below = deltas[l - 1].data();
             std::fill_n(below, count * y.side_in * y.side_in * y.wide_in, F(0));
-            in_stripes<F>(y.wide_in, TALL, [&](Index j, auto wide) { spread<wide>(y, weight, delta, places, j, below); });
+            in_stripes<F, 32>(padded(y.in, DRAWN), TALL,
+                              [&](Index j, auto units) { spread<units>(y, weight, delta, places, j, below); });
         }
     }
 
@@ -199,10 +213,7 @@ class Network {
         decay();
         F *t = theta.data(), *g = gradient.data(), *m = first.data(), *v = second.data();
         const Index count = theta.size();
-        double norm = 0;
-#pragma omp simd reduction(+ : norm)
-        for (Index i = 0; i < count; ++i) norm += static_cast<double>(g[i]) * g[i];
-        norm = std::sqrt(norm);
+        const double norm = std::sqrt(square_of(g, count));
         // An infinite gradient says nothing: the step goes on with zero.
         const bool finite = std::isfinite(norm);
         const F scale = finite ? rule.clip / std::max(norm, rule.clip) : 0;
@@ -309,10 +320,12 @@ class Network {
         });
     }
 
-    // Adds W^T delta of every place to what it has read, for some of the channels below.
-    template <int wide>
+    // Adds W^T delta of every place to what it has read, for so many times 32 bytes of the channels below. Places overlap,
+    // and the order of their sums depends on how many go together: as many as with vectors of 32 bytes, always.
+    template <int units>
     APART void spread(const Layer &y, const F *weight, const F *delta, Index count, Index column, F *below) {
-        in_blocks<wide>(count, [&](Index p, auto tall) {
+        constexpr int wide = (units * 32 + BYTES - 1) / BYTES;
+        in_blocks_of<tall_of(units, 32)>(count, [&](Index p, auto tall) {
             F *rows[tall];
             for (int r = 0; r < tall; ++r) rows[r] = below + y.places[p + r] + column;
             const F *from = delta + p * y.wide, *right = weight + column;
@@ -351,27 +364,36 @@ class Network {
     }
 
     // Dropout: values whose random number is below the rate become 0, the others grow.
-    void drop(F *h, const F *noise, Index count) {
+    void drop(const Layer &y, F *values, const F *noise, Index places) {
         const F rate = rule.dropout, scale = 1 / (1 - rate);
+        y.with_noise(places, [=](Index at, Index from, Index count) {
+            F *h = values + at;
+            const F *u = noise + from;
 #pragma omp simd
-        for (Index i = 0; i < count; ++i) h[i] = noise[i] >= rate ? h[i] * scale : F(0);
+            for (Index i = 0; i < count; ++i) h[i] = u[i] >= rate ? h[i] * scale : F(0);
+        });
     }
 
     // delta times the slope of activation and dropout, read off the values h after both.
-    void slope(F *delta, const F *h, const F *noise, Index count) {
+    void slope(const Layer &y, F *delta, const F *h, const F *noise, Index places) {
+        const Index size = places * y.wide;
         const F rate = noise ? rule.dropout : 0, scale = 1 / (1 - rate);
         if (kind == RELU) {
 #pragma omp simd
-            for (Index i = 0; i < count; ++i) delta[i] = h[i] > 0 ? delta[i] * scale : F(0);
+            for (Index i = 0; i < size; ++i) delta[i] = h[i] > 0 ? delta[i] * scale : F(0);
         } else if (noise) {
+            y.with_noise(places, [=](Index at, Index from, Index count) {
+                F *d = delta + at;
+                const F *v = h + at, *u = noise + from;
 #pragma omp simd
-            for (Index i = 0; i < count; ++i) {
-                const F value = h[i] * (1 - rate);
-                delta[i] = noise[i] >= rate ? delta[i] * scale * (1 - value * value) : F(0);
-            }
+                for (Index i = 0; i < count; ++i) {
+                    const F value = v[i] * (1 - rate);
+                    d[i] = u[i] >= rate ? d[i] * scale * (1 - value * value) : F(0);
+                }
+            });
         } else {
 #pragma omp simd
-            for (Index i = 0; i < count; ++i) delta[i] *= 1 - h[i] * h[i];
+            for (Index i = 0; i < size; ++i) delta[i] *= 1 - h[i] * h[i];
         }
     }
 

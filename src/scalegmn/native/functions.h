@@ -117,8 +117,9 @@ void activate(int kind, Index count, F *value, F *slope) {
     } else if (kind == RELU) {
 #pragma omp simd
         for (Index i = 0; i < count; ++i) {
-            value[i] = std::max(slope[i], F(0));
-            slope[i] = slope[i] > 0 ? F(1) : F(0);
+            const F z = slope[i];
+            value[i] = z < 0 ? F(0) : z;
+            slope[i] = z > 0 ? F(1) : F(0);
         }
     } else {
 #pragma omp simd

@@ -1,7 +1,6 @@
-// Gradients of the net in net.h, and the functions that Python calls, those of unit.h among them.
+// Gradients of the net in net.h, and the functions that Python calls, those of dense.h and unit.h among them.
 
-#include <memory>
-
+#include "dense.h"
 #include "unit.h"
 
 namespace {
@@ -278,18 +277,10 @@ void finish(const Net<F> &n, const Gradients<F> &d, const Shared<F> &shared, Ind
     if (d.x) from_stack<Into::plus>(n, shared, rows, da, x, signless.data(), d.x + at * k);
 }
 
-// Rows of a tile: few enough for the caches, and a multiple of the rows that a product takes at once. Sums over rows want
-// more of them: every tile adds to a whole matrix.
-template <typename F>
-Index tile_rows(const Net<F> &n, bool backward) {
-    const Index widest = std::max({n.inputs, n.middle, n.hidden, n.outputs}), numbers = backward ? 6144 : 3072;
-    return std::min(std::max(numbers / widest / 6 * 6, Index(12)), Index(96));
-}
-
 template <typename F>
 void net_forward(const Net<F> &n, F *out) {
     Shared<F> shared(n, false);
-    const Index tile = tile_rows(n, false);
+    const Index tile = tile_rows(n.widest());
     const auto parts = parts_of(n, 64, 64);
     const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<Worker<F>>> workers(n.threads);
@@ -310,10 +301,8 @@ void net_forward(const Net<F> &n, F *out) {
 template <typename F>
 void net_backward(const Net<F> &n, const Gradients<F> &d) {
     Shared<F> shared(n, true);
-    const Index tile = tile_rows(n, true);
-    // Every part has sums of its own, which cost as much as some rows: few parts, but never so few that threads wait.
-    const Index rows = n.rows(), least = std::max(rows / 8, std::min(std::max(rows / 4, Index(64)), Index(256)));
-    const auto parts = parts_of(n, std::min(least, Index(1024)), 32);
+    const Index tile = tile_rows(n.widest());
+    const auto parts = parts_of(n, least_rows(n.rows()), 32);
     const bool pieces = parts.front().piece;
     std::vector<std::unique_ptr<BackwardWorker<F>>> workers(n.threads);
     std::vector<std::unique_ptr<Sums<F>>> sums(parts.size());
@@ -366,6 +355,20 @@ void net_backward(const Net<F> &n, const Gradients<F> &d) {
             if (!n->rows()) return;                                                   \
             check(*n, *d);                                                            \
             net_backward(*n, *d);                                                     \
+        });                                                                           \
+    }                                                                                 \
+    extern "C" const char *dense_forward_##F(const Net<F> *n, F *out) {                \
+        return guarded([&] {                                                          \
+            check_dense(*n);                                                          \
+            expect(out && aligned(out), "the result is missing");                     \
+            dense_forward(*n, out);                                                   \
+        });                                                                           \
+    }                                                                                 \
+    extern "C" const char *dense_backward_##F(const Net<F> *n, const DenseGradients<F> *d) { \
+        return guarded([&] {                                                          \
+            check_dense(*n);                                                          \
+            expect(d->out && aligned(d->out) && aligned(d->x) && d->edge && d->vertex, "a gradient is missing"); \
+            dense_backward(*n, *d);                                                   \
         });                                                                           \
     }                                                                                 \
     extern "C" const char *units_##F(const Units<F> *u) {                             \

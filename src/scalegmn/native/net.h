@@ -32,6 +32,7 @@ struct Net {
     Index linear() const { return gamma ? outputs : 0; }
     Index width() const { return linear() + (first ? hidden : 0); }
     Index rows() const { return B * T * S; }
+    Index widest() const { return std::max({inputs, middle, hidden, outputs}); }
 };
 
 // What Python must not get wrong: sizes that fit together, pointers that belong to them, options that exist.
@@ -62,15 +63,21 @@ void check(const Net<F> &n) {
     expect(0 < n.threads && n.threads <= 4096, "threads must be 1 to 4096");
 }
 
-// 1 / |x|, and 0 for x = 0; the largest entry is taken out first, so that no square over- or underflows.
+// 1 / |x|, and 0 for x = 0; where a square might over- or underflow a power of two is taken out first, to the same bytes.
 template <typename F>
 inline F inverse_norm(const F *x, Index width) {
+    using Limits = std::numeric_limits<F>;
     F largest = 0, square = 0;
+#pragma omp simd reduction(+ : square)
+    for (Index i = 0; i < width; ++i) square += x[i] * x[i];
+    if (square >= Limits::min() / (Limits::epsilon() * Limits::epsilon()) && square <= Limits::max())
+        return 1 / std::sqrt(square);
+    square = 0;
 #pragma omp simd reduction(max : largest)
     for (Index i = 0; i < width; ++i) largest = std::max(largest, std::abs(x[i]));
     // Subnormal numbers have lost their digits: they count as 0.
-    if (!(largest >= std::numeric_limits<F>::min())) return 0;
-    const F unit = 1 / largest;
+    if (!(largest >= Limits::min())) return 0;
+    const F unit = std::ldexp(F(1), -std::ilogb(largest));
 #pragma omp simd reduction(+ : square)
     for (Index i = 0; i < width; ++i) square += (x[i] * unit) * (x[i] * unit);
     return unit / std::sqrt(square);
@@ -137,9 +144,10 @@ struct Shared {
             centre_columns(first, n.middle, n.channels);
         }
         centre_rows(n.offset, offset.data(), 1, n.hidden, n.channels);
-        if (n.edge) edge.pack(n.edge, n.middle, n.inputs, true);
-        stack.pack(matrix.data(), n.width(), n.middle, true);
-        last.pack(n.last, n.outputs, n.hidden, true);
+        // Products that are stored are not computed again.
+        if (n.edge && !(backward && n.saved_edge)) edge.pack(n.edge, n.middle, n.inputs, true);
+        if (!(backward && n.saved_z)) stack.pack(matrix.data(), n.width(), n.middle, true);
+        if (!backward || (n.gamma && !n.saved_rho)) last.pack(n.last, n.outputs, n.hidden, true);
         if (backward) {
             if (n.edge) edge_back.pack(n.edge, n.middle, n.inputs, false);
             const Index together = n.absolute ? n.linear() : n.width();

@@ -228,7 +228,7 @@ _SUMS = ("edge", "gamma", "first", "last", "offset", "weight", "bias", "last_bia
 _FIRST = _TENSORS.index("first")
 _GATHERED = ("vertex", "target", "source", "outer_target", "outer_source")
 # `Net` and `Gradients` of the C++ sources: sizes, addresses, numbers and flags.
-_NET = {
+NET = {
     dtype: struct.Struct(f"@8q{len(_TENSORS) + 3}q2{real}I7i")
     for dtype, real in ((torch.float32, "f"), (torch.float64, "d"))
 }
@@ -307,15 +307,11 @@ def _prepared(n: Net) -> Net:
     assert gamma is None or gamma.shape == (last.shape[0], middle)
     assert edge is None or (edge.shape[0] == middle and vertex is not None)
     dtype = x.dtype
-    ready = True
-    for t in n[:16]:
-        if t is None:
-            continue
-        if t.dtype is not dtype or not t.is_cpu:
-            here, there = f"{dtype} on {x.device}", f"{t.dtype} on {t.device}"
-            raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
-        ready = ready and t.is_contiguous()
-    block = 64 // dtype.itemsize
+    given = [t for t in n[:16] if t is not None]
+    if wrong := [t for t in given if t.dtype is not dtype or not t.is_cpu]:
+        here, there = f"{dtype} on {x.device}", f"{wrong[0].dtype} on {wrong[0].device}"
+        raise ScaleGMNError(f"types: expected inputs and weights alike, got {here} and {there}; use .to(...)")
+    ready, block = not [t for t in given if not t.is_contiguous()], 64 // dtype.itemsize
     if not (inputs % block or middle % block or hidden % block or last.shape[0] % block):
         return n if ready else Net._make((*(t if t is None else t.contiguous() for t in n[:16]), *n[16:]))
     k, m, h, o = (_padded(width, dtype) for width in (inputs, middle, hidden, last.shape[0]))
@@ -367,4 +363,4 @@ def _structure(n: Net, p: Net, memory: Sequence[Tensor]) -> bytes:
     if not p.first.shape[1]:
         places[_FIRST] = 0
     seed = 0 if n.seed is None else int(n.seed)
-    return _NET[n.x.dtype].pack(*sizes, *places, *saved, n.eps, n.drop, seed, *n[19:], torch.get_num_threads())
+    return NET[n.x.dtype].pack(*sizes, *places, *saved, n.eps, n.drop, seed, *n[19:], torch.get_num_threads())

@@ -6,6 +6,8 @@
 
 #pragma once
 
+#include <memory>
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -39,6 +41,16 @@ std::vector<Part> parts_of(const Net<F> &n, Index least, Index most) {
             found.push_back({b, b + 1, (b * n.T + t) * n.S, (b * n.T + std::min(t + step, n.T)) * n.S, true});
     return found;
 }
+
+// Rows of parts that have sums of their own, which cost as much as some rows: few parts, but never so few that threads wait.
+inline Index least_rows(Index rows) {
+    const Index least = std::max(rows / 8, std::min(std::max(rows / 4, Index(64)), Index(256)));
+    return std::min(least, Index(1024));
+}
+
+// Rows of a tile: few enough for the caches, and a multiple of the rows that a product takes at once. Sums over rows want
+// more of them: every tile adds to a whole matrix.
+inline Index tile_rows(Index widest) { return std::min(std::max(6144 / widest / 12 * 12, Index(12)), Index(96)); }
 
 // Calls work(thread, i) for i in [0, count).
 template <typename Work>

@@ -20,22 +20,27 @@ inline void in_one_block(Index first, Index rows, Work work) {
     }
 }
 
-// Calls work(first, Number<tall>) for blocks that cover so many rows, mostly as tall as registers allow.
-constexpr int REGISTERS = BYTES == 64 ? 24 : 12;
-
-template <int wide, typename Work>
-inline void in_blocks(Index rows, Work work) {
-    constexpr int tall = wide == 1 ? 8 : REGISTERS / wide;
+// Calls work(first, Number<tall>) for blocks that cover so many rows; only the last may be less tall.
+template <int tall, typename Work>
+inline void in_blocks_of(Index rows, Work work) {
     Index r = 0;
     for (; r + tall <= rows; r += tall) work(r, Number<tall>());
     in_one_block<tall - 1>(r, rows - r, work);
 }
 
+// Rows of a block as wide as so many vectors of 32 or of 64 bytes: as many as registers allow.
+constexpr int tall_of(int wide, Index bytes = BYTES) { return wide == 1 ? 8 : (bytes == 64 ? 24 : 12) / wide; }
+
+template <int wide, typename Work>
+inline void in_blocks(Index rows, Work work) {
+    in_blocks_of<tall_of(wide)>(rows, work);
+}
+
 // Calls work(first, Number<wide>) for stripes of vectors that cover so many columns; few rows want wide stripes, so that
 // enough sums are under way.
-template <typename F, typename Work>
+template <typename F, Index bytes = BYTES, typename Work>
 inline void in_stripes(Index columns, Index rows, Work work) {
-    constexpr Index size = Vector<F>::size;
+    constexpr Index size = bytes / sizeof(F);
     for (Index j = 0; j < columns;) {
         const Index left = (columns - j) / size;
         if (rows < 6 && left > 3) work(j, Number<4>()), j += 4 * size;
@@ -66,6 +71,8 @@ inline void accumulate(Vec<F> (&sum)[tall][wide], Index depth, const F *right, S
         const auto entries = left(k);
         for (int r = 0; r < tall; ++r)
             for (int j = 0; j < wide; ++j) sum[r][j] += entries(r) * row[j];
+        // For some processors GCC would round a single product before it adds it; then sums would depend on the blocks.
+        if (tall * wide == 1) sum[0][0] = in_register(sum[0][0]);
     }
 }
 
@@ -186,14 +193,32 @@ void add_rows(const F *a, Index rows, Index columns, F *sum) {
     for (; j < columns; j += size) add_rows<1>(a + j, rows, columns, sum + j);
 }
 
-// Always in vectors of 32 bytes, so that every processor sums in the same order.
-template <typename F, typename Width>
+// The sums below have the same order on every processor, that of vectors of 32 bytes, and it is not left to the compiler
+// whether products are rounded before they are added.
+
+// The sum of squares, in double precision; `count` is a multiple of eight.
+template <typename F>
+inline double square_of(const F *x, Index count) {
+    typedef double V __attribute__((vector_size(32)));
+    constexpr Index size = 32 / sizeof(F);
+    V sum[size / 4] = {};
+    for (Index i = 0; i < count; i += size)
+        for (Index j = 0; j < size; j += 4) {
+            const V v = {x[i + j], x[i + j + 1], x[i + j + 2], x[i + j + 3]};
+            sum[j / 4] += in_register(v * v);
+        }
+    return sum_of(size == 4 ? sum[0] : sum[0] + sum[size / 4 - 1]);
+}
+
+template <bool rounded, typename F, typename Width>
 inline F dot(const F *a, const F *b, Width count) {
     typedef F V __attribute__((vector_size(32), aligned(sizeof(F)), may_alias));
     constexpr Index size = 32 / sizeof(F);
     V sum{};
-    for (Index i = 0; i < count; i += size)
-        sum += *reinterpret_cast<const V *>(a + i) * *reinterpret_cast<const V *>(b + i);
+    for (Index i = 0; i < count; i += size) {
+        const V product = *reinterpret_cast<const V *>(a + i) * *reinterpret_cast<const V *>(b + i);
+        sum += rounded ? in_register(product) : product;
+    }
     F total = 0;
     for (Index i = 0; i < size; ++i) total += sum[i];
     return total;

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ..core.groups import Group
 from ..errors import ScaleGMNError
+from ..native.dense import dense
 from ..native.formula import NONE, Edge, gated, inverse_norm
 from ..native.net import Ends, Gate, net
 from ..native.unit import unit
@@ -209,10 +210,11 @@ class PaperInvariant(LearnedInvariant):
         if len(self.symm):
             mlp = self.symm[index]
             assert isinstance(mlp, MLP)
+            gate = mlp.gate()
             # Both terms have the bias of the last map, the operator adds it once.
-            gate = _through(mlp.gate(), matrix, 2.0)
-            return net(None, gate._replace(symmetric=True, canonical=self.group.scales), x)
-        y = unit(x.dense()) if self.group.scales else x.dense()
+            gate = gate._replace(last_bias=2 * gate.last_bias, symmetric=True, canonical=self.group.scales)
+            return _mapped_net(gate, x, matrix)
+        y = unit(dense(x)) if self.group.scales else dense(x)
         return F.linear(y.abs() if self.group.signs else y, matrix)
 
     def times(self, p: GatedProduct) -> Tensor:
@@ -223,7 +225,7 @@ class PaperInvariant(LearnedInvariant):
         x, gate = p.x, self.rho.gate()
         if len(self.symm):
             # Read twice: products of vertex and edge states are computed before, what is factored stays so.
-            x = Edge(x.dense()) if x.scalar is None else x
+            x = Edge(dense(x)) if x.scalar is None else x
             along.append(self.mapped(0, x, first))
             gate = gate._replace(first=first[:, :0])
             x = _nothing(first, p.x.edges) if p.gamma is None else x
@@ -244,9 +246,9 @@ class PaperInvariant(LearnedInvariant):
         # Ends are transformed once each, not once per edge; what is left of the first map is a sum.
         terms = [self.mapped(i, Edge(x), m) for i, (x, m) in enumerate(zip(xs, self._maps(), strict=True))]
         target, source, more = laid(terms, edges)
-        gate = self.rho.gate() if matrix is None else _through(self.rho.gate(), matrix)
-        gate = gate._replace(first=gate.first[:, :0])
-        return net(None, gate, _nothing(gate.first, edges), Ends(target, source), more)
+        gate = self.rho.gate()
+        gate, nothing = gate._replace(first=gate.first[:, :0]), _nothing(gate.first, edges)
+        return _mapped_net(gate, nothing, matrix, Ends(target, source), more)
 
     def _maps(self) -> Sequence[Tensor]:
         """The first map of rho, argument by argument."""
@@ -279,10 +281,20 @@ class Along(NamedTuple):
         return self.invariant.along(self.xs, self.edges, matrix)
 
 
-def _through(gate: Gate, matrix: Tensor, share: float = 1.0) -> Gate:
-    """A net with a linear map after it: two in a row are one. The bias counts `share` times."""
-    bias = matrix.mv(gate.last_bias)
-    return gate._replace(last=matrix @ gate.last, last_bias=bias if share == 1.0 else share * bias)
+def _mapped_net(
+    gate: Gate,
+    x: Edge,
+    matrix: Tensor | None,
+    ends: Ends = Ends(),  # noqa: B008
+    more: Tensor | None = None,
+) -> Tensor:
+    """A net on edges with a linear map after it, if there is one: two in a row are one, unless there are few edges."""
+    if matrix is None:
+        return net(None, gate, x, ends, more)
+    if not torch.compiler.is_compiling() and x.edges.numel() < gate.last.shape[1]:
+        return F.linear(net(None, gate, x, ends, more), matrix)
+    gate = gate._replace(last=matrix @ gate.last, last_bias=matrix.mv(gate.last_bias))
+    return net(None, gate, x, ends, more)
 
 
 def _nothing(like: Tensor, edges: Sequence[int]) -> Edge:

@@ -16,6 +16,7 @@ from ..core.activations import Phi
 from ..core.architecture import Architecture
 from ..core.groups import Group, Trivial
 from ..core.networks import Networks
+from ..native.dense import dense
 from ..native.formula import TARGET, Edge
 from .encoding import FirstStates, reciprocal
 from .invariant import Along, PaperInvariant
@@ -148,7 +149,7 @@ class PaperMessage(nn.Module):
         group = way.symmetry.groups[way.receiver] if hidden else Trivial
         joined = self.rescale.of(group, y, e, lift=way.lift, by_target=way.by_target)
         if not self.neighbours_only:
-            m = joined.dense()
+            m = dense(joined)
             joined = Edge(torch.cat([way.receivers(x).expand(*m.shape[:-1], -1), m], -1))
         if hidden:
             return way.arriving(self.hidden.on_edges(group, joined, contexts, reduce=way.to))
@@ -213,7 +214,7 @@ class ReciprocalEdgeUpdate(nn.Module):
         inverse = Edge(reciprocal(way.senders(way.lift(y))).expand(*e.edges, -1))
         ends = way.receivers(x).squeeze(-2 if by_target else -3)
         joined = self.rescale.of(group, ends, inverse, lift=Phi(), by_target=by_target)
-        return Edge(self.edge.on_edges(group, Edge(torch.cat([e.dense(), joined.dense()], -1)), contexts))
+        return Edge(self.edge.on_edges(group, Edge(torch.cat([dense(e), dense(joined)], -1)), contexts))
 
 
 EdgeUpdates = InvariantEdgeUpdate | ReciprocalEdgeUpdate

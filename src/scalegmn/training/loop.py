@@ -140,8 +140,10 @@ class Trainer:
         self._clock = time.process_time if self.settings.clock == "cpu" else time.perf_counter
         self.counters = Counters(seconds=self._prepare())
         self.model.to(together.device)
+        # On the CPU one function updates all weights; elsewhere torch chooses.
+        fused = True if together.device.type == "cpu" else None
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay
+            self.model.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay, fused=fused
         )
         self.precision = Precision(self.settings.precision, together.device)
         self.objective = self._objective()

@@ -9,8 +9,8 @@ from torch import Tensor
 from ...core.architecture import Architecture
 from ...errors import ScaleGMNError
 
-# Hidden layers of the compiled code are padded to a multiple of this, and the random numbers of dropout with them.
-PAD = 16
+# The channels for which there are random numbers of dropout are a multiple of this.
+PAD = 8
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Rule(NamedTuple):
 class Noise(NamedTuple):
     """Uniform numbers for dropout: every step reads `noise_size` of `pool` (n,) from its entry of `starts` (steps,) on.
 
-    They belong to the layers one after the other, (batch, height, width, channels padded to a multiple of 16) each.
+    They belong to the layers one after the other, (batch, height, width, channels padded to a multiple of 8) each.
     """
 
     pool: Tensor
