@@ -99,7 +99,7 @@ class PassingLayer(nn.Module, ABC):
             count += e.edges[1 if way.to == SOURCE else 2]
         if not found:
             return torch.zeros_like(vertex(layer))
-        total = reduce(torch.add, found)
+        total: Tensor = reduce(torch.add, found)
         return total / count if self.style.aggregate == "mean" else total
 
     def _run(self, function: Callable[..., Any], *arguments: object) -> Any:
