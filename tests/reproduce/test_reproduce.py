@@ -82,7 +82,7 @@ def test_rows_in_our_settings_have_one_core_for_a_budget_that_can_be_changed() -
         (plain,), (short,) = (experiments(DATASETS[dataset], METHODS[method], 1, PAPER, m) for m in (None, 3.0))
         assert plain.recipe.training.clock == "cpu"
         assert (plain.recipe.training.minutes, short.recipe.training.minutes)[1] == 3.0
-        assert plain.recipe.training.minutes == (150 if dataset == "mnist" else 240)
+        assert plain.recipe.training.minutes == (35 if dataset == "mnist" else 240)
     counts = [experiments(DATASETS["cifar10"], METHODS[m], 1, PAPER)[0] for m in table("learning-curve").methods]
     assert [e.recipe.training.networks for e in counts] == [1000, 3000, 10_000, 30_000, None]
 

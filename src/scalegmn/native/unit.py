@@ -20,8 +20,8 @@ def unit(x: Tensor) -> Tensor:
 
     Law: unit(q x) = unit(x) for every q > 0.
 
-    >>> unit(torch.tensor([3e-30, 4e-30], dtype=torch.float64)).tolist()
-    [0.6, 0.8]
+    >>> unit(torch.tensor([3e-30, 4e-30]))
+    tensor([0.6000, 0.8000])
     """
     y: Tensor = torch.ops.scalegmn.unit.default(x) if is_dispatched(x) else _differentiable(x)
     return y

@@ -273,4 +273,5 @@ def _preface(records: Sequence[Record], scale: Scale, tuned: bool) -> str:
         inr, cnn = (read_values(f"small/{kind}/common")["training"] for kind in ("inr", "cnn"))
         settings = _PREFACE["tuned" if tuned else "by_hand"].strip()
         text = _PREFACE["small"].format(sizes=SMALL_SIZES, cnns=SMALL_CNNS, inr=inr, cnn=cnn, settings=settings)
-    return str(_PREFACE["start"] + text + _PREFACE["end"].format(where=where, what=what))
+    more = ", reached with far more networks and hours" if scale == "small" else ""
+    return str(_PREFACE["start"] + text + _PREFACE["end"].format(where=where, what=what, more=more))
