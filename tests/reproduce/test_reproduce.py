@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -387,9 +388,10 @@ def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFix
     assert message in capsys.readouterr().err
 
 
-def test_the_page_in_the_documentation_is_what_the_records_say() -> None:
-    shown = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert shown == render.results_page(ROOT / "results" / "small", "small", ROOT / "docs" / "distributions")
+@pytest.mark.parametrize(("page", "scale"), [("results.md", "small"), ("results-paper.md", "paper")])
+def test_the_pages_in_the_documentation_are_what_the_records_say(page: str, scale: Literal["small", "paper"]) -> None:
+    shown = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert shown == render.results_page(ROOT / "results" / scale, scale, ROOT / "docs" / "distributions")
 
 
 def test_damaged_records_are_named(tmp_path: Path) -> None:
