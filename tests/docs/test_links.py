@@ -56,7 +56,7 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 def test_every_page_is_in_the_nav() -> None:
     """`make docs` refuses a page without a place; this says so without building."""
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    listed = set(re.findall(r": ([\w/]+\.md)$", config.partition("\nnav:\n")[2], flags=re.MULTILINE))
+    listed = set(re.findall(r": ([\w/-]+\.md)$", config.partition("\nnav:\n")[2], flags=re.MULTILINE))
     pages = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
     tutorials = {f"tutorials/{p.stem}.md" for p in (ROOT / "docs" / "tutorials").glob("*.py")}
     made = {"index.md", "contributing.md", "security.md", "changes.md"}
