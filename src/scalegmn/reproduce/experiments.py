@@ -151,7 +151,7 @@ def experiments(
     >>> from pathlib import Path
     >>> (found,) = experiments(DATASETS["mnist"], METHODS["scalegmn"], 1, Folders("small", Path("zoos"), None))
     >>> found.recipe.zoo, found.recipe.model.name, found.recipe.training.minutes
-    ('zoos/mnist', 'scalegmn', 4.0)
+    ('zoos/mnist', 'scalegmn', 2.0)
     """
     file = recipe_file(dataset, method, place.scale)
     if file is None:
