@@ -21,7 +21,7 @@ from scalegmn.files import read_object, write_json
 from scalegmn.models.registry import method
 from scalegmn.reproduce import render
 from scalegmn.reproduce.experiments import DATASETS, METHODS, experiments, run_folder
-from scalegmn.reproduce.records import read_records
+from scalegmn.reproduce.records import matching, read_records, same_experiment
 from scalegmn.reproduce.tables import TABLES, table
 from scalegmn.reproduce.trials import Trial, TrialRecord, read_outcomes, trials, tried, unanswered, winner, write_winner
 from scalegmn.reproduce.zoos import Folders
@@ -31,6 +31,7 @@ from scalegmn.zoo.images.collections import load_images
 from scalegmn.zoo.inr.build import build_inr_zoo
 from scalegmn.zoo.inr.conventions import Fit
 
+ROOT = Path(__file__).parents[2]
 SMALL = Folders("small", Path("zoos/small"), None)
 TUNED = [name for name in TABLES if TABLES[name].tuned]
 COMPARED = {"gmn", "dws", "nfn-hnp", "ng-gnn", "ng-gnn-64", "probegen", "scalegmn", "scalegmn-b"}
@@ -82,6 +83,19 @@ def test_every_method_that_can_has_the_same_trials(name: str) -> None:
 
 def _folder(name: str) -> str:
     return DATASETS[TABLES[name].tuned].recipes[-1]
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_rows_have_what_won_in_recorded_trials(name: str) -> None:
+    wanted, place = table(name), dataclasses.replace(SMALL, results=ROOT / "results" / "small")
+    records = read_records(place.results)
+    for method in tried(wanted, "small"):
+        best = winner(wanted, method, place)
+        runs = experiments(DATASETS[wanted.tuned], METHODS[method], 2, place)
+        assert runs[0].recipe == best.recipe
+        for run in runs:
+            (record,) = [r for r in matching(records, wanted.tuned, method) if r.seed == run.seed]
+            assert same_experiment(record, run), run.name
 
 
 def test_there_is_no_recipe_for_trials_without_a_row() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from ..files import read_toml
 from ..training.recipe import read_values
-from .experiments import DATASETS, METHODS
-from .records import Record, matching, read_records
+from .experiments import DATASETS, METHODS, experiments
+from .records import Record, matching, read_records, same_experiment
 from .tables import TABLES, ResultTable
 from .trials import TrialRecord, read_outcomes
-from .zoos import SMALL_CNNS, SMALL_SIZES, Scale
+from .zoos import SMALL_CNNS, SMALL_SIZES, Folders, Scale
 
 _PREFACE = read_toml(Path(__file__).with_name("preface.toml"))
 _BETTER = {"accuracy": max, "tau": max, "mse": min}
@@ -42,7 +42,7 @@ def table_data(
         published value are left out.
         In a table of transformed networks `before` has the mean on the networks as they were. `undefined` counts the
         runs without a value, which the mean leaves out. `differs` says how a row differs from the paper's model, and
-        on which datasets.
+        on which datasets; `outdated` names the datasets with results of settings that the row's recipe does not have.
         `trials` has, by method, the validation values of its trials and the number of the best one (`won`).
         `figures` has the existing pictures.
     """
@@ -53,8 +53,15 @@ def table_data(
         shown = {name: cell for name, cell in cells.items() if cell}
         if shown:
             mine = [r for name in table.datasets for r in matching(records, name, method)]
-            differs = departures(mine)
-            rows.append({"method": method, "title": METHODS[method].title, "cells": shown, "differs": differs})
+            rows.append(
+                {
+                    "method": method,
+                    "title": METHODS[method].title,
+                    "cells": shown,
+                    "differs": departures(mine),
+                    "outdated": _outdated(mine, scale),
+                }
+            )
     used = [r for r in records if r.dataset in table.datasets and r.method in table.methods]
     return {
         "table": table.name,
@@ -115,6 +122,17 @@ def departures(records: Sequence[Record]) -> dict[str, list[str]]:
             if told and record.dataset not in found.setdefault(told, []):
                 found[told].append(record.dataset)
     return {told: names for told, names in found.items() if names}
+
+
+def _outdated(records: Sequence[Record], scale: Scale) -> list[str]:
+    """The datasets on which the records of a method are of other settings than its recipe has now."""
+    place = Folders(scale, Path("zoos"), None)
+    found: dict[str, None] = {}
+    for record in records:
+        now = experiments(DATASETS[record.dataset], METHODS[record.method], record.seed + 1, place)[-1:]
+        if not all(same_experiment(record, experiment) for experiment in now):
+            found[record.dataset] = None
+    return list(found)
 
 
 def _trials(table: ResultTable, outcomes: Sequence[TrialRecord]) -> dict[str, Any]:
@@ -204,6 +222,8 @@ def footers(data: dict[str, Any]) -> list[str]:
     lines = [f"Largest tau that equal accuracies allow: {', '.join(caps)}."] if caps else []
     lines += [f"Published networks: {', '.join(given)}."] if given else []
     lines += [f"Differs from the paper's model: {words}." for words in _differences(data)]
+    older = [_where(data, row, row["outdated"]) for row in data["rows"] if row["outdated"]]
+    lines += [f"Older, with other settings than the recipe has now: {'; '.join(older)}."] if older else []
     if data["trials"]:
         titles = "; ".join(METHODS[method].title for method in data["trials"])
         lines.append(
@@ -215,14 +235,18 @@ def footers(data: dict[str, Any]) -> list[str]:
 
 def _differences(data: dict[str, Any]) -> list[str]:
     """One line for each difference: the rows that have it and, if not all of their columns do, which columns."""
-    titles = {column["name"]: column["title"] for column in data["datasets"]}
     rows: dict[str, list[str]] = {}
     for row in data["rows"]:
-        measured = {name for name, cell in row["cells"].items() if "mean" in cell}
         for words, names in row["differs"].items():
-            shown = "" if measured <= set(names) else f" on {' and '.join(titles[name] for name in names)}"
-            rows.setdefault(words, []).append(f"{row['title']}{shown}")
+            rows.setdefault(words, []).append(_where(data, row, names))
     return [f"{words} ({'; '.join(found)})" for words, found in rows.items()]
+
+
+def _where(data: dict[str, Any], row: dict[str, Any], names: Sequence[str]) -> str:
+    """The title of a row and, if not all of its columns are meant, which columns."""
+    titles = {column["name"]: column["title"] for column in data["datasets"]}
+    measured = {name for name, cell in row["cells"].items() if "mean" in cell}
+    return row["title"] + ("" if measured <= set(names) else f" on {' and '.join(titles[name] for name in names)}")
 
 
 def _numbers(data: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ Scale = Literal["small", "paper"]
 STAND_IN = "svhn_testsplit_tight_grey32.npz"
 SMALL_SIZES = (3000, 500, 1500)
 SMALL_CNNS = 1500
-# Per activation. The published networks, 15,000 of each, trained for 86 epochs, which is 8 s of a core for each of them.
+# Per activation. The published ones, 15,000 of each, trained for 86 epochs: 8 s of a core for each network.
 PAPER_CNNS = 5000
 PAPER_STEPS = (200, 5000)
 
