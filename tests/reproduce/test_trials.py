@@ -89,12 +89,12 @@ def _folder(name: str) -> str:
 def test_rows_have_what_won_in_recorded_trials(name: str) -> None:
     wanted, place = table(name), dataclasses.replace(SMALL, results=ROOT / "results" / "small")
     records = read_records(place.results)
-    for method in tried(wanted, "small"):
-        best = winner(wanted, method, place)
-        runs = experiments(DATASETS[wanted.tuned], METHODS[method], 2, place)
+    for name_of in tried(wanted, "small"):
+        best = winner(wanted, name_of, place)
+        runs = experiments(DATASETS[wanted.tuned], METHODS[name_of], 2, place)
         assert runs[0].recipe == best.recipe
         for run in runs:
-            (record,) = [r for r in matching(records, wanted.tuned, method) if r.seed == run.seed]
+            (record,) = [r for r in matching(records, wanted.tuned, name_of) if r.seed == run.seed]
             assert same_experiment(record, run), run.name
 
 
