@@ -246,7 +246,8 @@ def _where(data: dict[str, Any], row: dict[str, Any], names: Sequence[str]) -> s
     """The title of a row and, if not all of its columns are meant, which columns."""
     titles = {column["name"]: column["title"] for column in data["datasets"]}
     measured = {name for name, cell in row["cells"].items() if "mean" in cell}
-    return row["title"] + ("" if measured <= set(names) else f" on {' and '.join(titles[name] for name in names)}")
+    columns = "" if measured <= set(names) else f" on {', '.join(titles[name] for name in names)}"
+    return f"{row['title']}{columns}"
 
 
 def _numbers(data: dict[str, Any]) -> str:
