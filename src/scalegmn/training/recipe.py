@@ -196,7 +196,7 @@ def read_values(path: str | Path) -> dict[str, Any]:
     A recipe with `base = "NAME"` starts from that recipe and lists only what differs.
 
     >>> read_values("small/inr/statnn")["model"], read_values("small/inr/statnn")["training"]["minutes"]
-    ({'name': 'statnn'}, 4)
+    ({'name': 'statnn'}, 2)
     """
     values: dict[str, Any] = {}
     seen: list[Path] = []
