@@ -145,7 +145,7 @@ def test_images_are_probed_with_images(name: str) -> None:
     assert change(model, networks, permutation(networks).apply(networks)) < 1e-9
     expected = model(networks).detach()
     with torch.no_grad():
-        model.trunk.graph.probed.probes.inputs.mul_(2)
+        model.trunk.graph.probed.probes.images.latents.mul_(2)
     assert (model(networks) - expected).abs().max() > 1e-6
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +11,10 @@ from ...core.evaluate import input_dimensions, spatial_mean
 from ...core.networks import Networks
 from ...core.spec import Count
 from ...errors import ScaleGMNError
+from ...nn.probes import LATENT, ImageGenerator
 from ..method import Method
 from ..parts.dense import DenseSpec, rectified
 from ..trunk import Pooling, Trunk
-
-# The size of latents, and the channels of the last but one map to images; earlier maps have more.
-LATENT, WIDTH = 32, 16
 
 
 class PointGenerator(nn.Module):
@@ -43,38 +40,6 @@ class PointGenerator(nn.Module):
         """The probes (probes, inputs)."""
         points: Tensor = self.maps(self.latents)
         return points
-
-
-class ImageGenerator(nn.Module):
-    """Probe images: transposed convolutions without activations, from learned latents, and one tanh at the end.
-
-    Arguments:
-        probes: Their number.
-        channels: Of the images.
-        size: Side of the images (length, for signals).
-        dimensions: 2 for images, 1 for signals.
-
-    >>> ImageGenerator(16, 3, 28)().shape
-    torch.Size([16, 3, 28, 28])
-    """
-
-    def __init__(self, probes: int, channels: int, size: int, *, dimensions: int = 2) -> None:
-        super().__init__()
-        self.size, self.dimensions = size, dimensions
-        self.latents = nn.Parameter(torch.randn(probes, LATENT, *[1] * dimensions))
-        conv = nn.ConvTranspose1d if dimensions == 1 else nn.ConvTranspose2d
-        doublings = max(0, -(-size // 4) - 1).bit_length()
-        widths = [WIDTH * 2**i for i in reversed(range(doublings + 1))]
-        maps: list[nn.Module] = [conv(LATENT, widths[0], 4)]
-        maps += [conv(i, o, 4, 2, 1) for i, o in pairwise(widths)]
-        self.maps = nn.Sequential(*maps, conv(widths[-1], channels, 3, 1, 1), nn.Tanh())
-
-    def forward(self) -> Tensor:
-        """The probes (probes, channels, size[, size])."""
-        maps: Tensor = self.maps(self.latents)
-        for dim in range(2, 2 + self.dimensions):
-            maps = maps.narrow(dim, (maps.shape[dim] - self.size) // 2, self.size)
-        return maps
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +77,7 @@ class ProbeGenTrunk(Trunk):
         spec = self.spec
         inputs, results, dimensions = _ends(self.architectures)
         self.generator = (
-            ImageGenerator(spec.probes, inputs, spec.image, dimensions=dimensions)
+            ImageGenerator(spec.probes, inputs, (spec.image,) * dimensions)
             if dimensions
             else PointGenerator(spec.probes, inputs)
         )
