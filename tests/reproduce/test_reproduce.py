@@ -109,6 +109,7 @@ def test_every_record_belongs_to_an_experiment() -> None:
     for record in records:
         runs = experiments(DATASETS[record.dataset], METHODS[record.method], record.seed + 1, SMALL)
         assert runs[-1].name == f"{record.dataset}.{record.method}.{record.seed}"
+        assert same_experiment(record, runs[-1]), f"{runs[-1].name}: a record of other settings than the recipe has now"
 
 
 def test_datasets_name_zoos_that_can_be_built() -> None:
