@@ -92,6 +92,14 @@ class NoiseAugment(_Strength):
         return networks.replace(theta + self.strength * spread * noise)
 
 
+def _readers(a: Architecture) -> list[tuple[int, Connection]]:
+    """The connections that read coordinates, with their numbers."""
+    first = [(i, c) for i, c in enumerate(a.connections) if c.source == 0]
+    if not all(isinstance(c.map, Linear) and c.kernel_size == 1 for _, c in first):
+        raise ScaleGMNError(f"moved inputs: expected networks of coordinates, got {a}")
+    return first
+
+
 class MoveAugment(_Strength):
     r"""Composes INRs with random affine maps, \(u(x) \to u((1 + sA)x + sa)\), which moves the picture a little.
 
@@ -111,8 +119,8 @@ class MoveAugment(_Strength):
     def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
         """The moved networks; `generator` is the source of randomness (on the CPU)."""
         a, theta = networks.architecture, networks.parameters
-        first = [(i, c) for i, c in enumerate(a.connections) if c.source == 0]
-        if not all(isinstance(c.map, Linear) and c.kernel_size == 1 and a.layers[c.target].bias for _, c in first):
+        first = _readers(a)
+        if not all(a.layers[c.target].bias for _, c in first):
             raise ScaleGMNError(f"move: expected networks of coordinates with a bias in the first layer, got {a}")
         n = a.layers[0].size
         drawn = 2 * torch.rand(len(networks), n, n + 1, generator=generator, dtype=theta.dtype) - 1
@@ -125,4 +133,35 @@ class MoveAugment(_Strength):
             change = weight.squeeze(-1) @ motion
             bias += c.gain * change[..., n]
             weight += change[..., :n, None]
+        return result
+
+
+@dataclass(frozen=True)
+class MirrorAugment:
+    r"""Mirrors every other INR at random, \(u(x) \to u(x - 2 x_k e_k)\): column k of the first weights changes its sign.
+
+    Arguments:
+        axis: The coordinate k; where it is the column of a pixel, left and right change places.
+
+    >>> from scalegmn.core.architecture import Architecture
+    >>> networks = Networks(Architecture.mlp([2, 8, 1], "sine"), torch.randn(5, 33))
+    >>> mirrored = MirrorAugment(1)(networks, torch.Generator().manual_seed(0))
+    >>> torch.equal(mirrored.weights[0].abs(), networks.weights[0].abs())
+    True
+    """
+
+    axis: int
+
+    def __call__(self, networks: Networks, generator: torch.Generator | None = None) -> Networks:
+        """The networks, about half of them mirrored; `generator` is the source of randomness (on the CPU)."""
+        a, theta = networks.architecture, networks.parameters
+        first = _readers(a)
+        if not 0 <= self.axis < a.layers[0].size:
+            raise ScaleGMNError(f"mirror: expected a coordinate from 0 to {a.layers[0].size - 1}, got {self.axis}")
+        sign = 1 - 2 * torch.randint(2, (len(networks), 1, 1), generator=generator).to(theta)
+        result = networks.replace(theta.clone())
+        for i, _ in first:
+            weight = result.weights[i]
+            assert weight is not None
+            weight[:, :, self.axis] *= sign
         return result

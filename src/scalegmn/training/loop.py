@@ -20,7 +20,7 @@ from ..models.heads import Metanetwork
 from ..native.memory import keep_memory
 from ..tasks import Task, build_model, task_class
 from ..zoo.store.zoo import Zoo
-from .augment import MoveAugment, NoiseAugment, ScaleAugment
+from .augment import Augment, MirrorAugment, MoveAugment, NoiseAugment, ScaleAugment
 from .compiled import Compiled
 from .data import AUGMENT, DROPOUT, PREPARE, Stream, batch_of, broken, listed, seed_for, some
 from .distributed import World, world
@@ -105,14 +105,16 @@ def learning_rate(settings: Training, step: int, fraction: float) -> float:
     return rate * (1 + math.cos(math.pi * min(fraction, 1.0))) / 2 if settings.schedule == "cosine" else rate
 
 
-def _augments(settings: Training) -> list[ScaleAugment | NoiseAugment | MoveAugment]:
-    found: list[ScaleAugment | NoiseAugment | MoveAugment] = []
+def _augments(settings: Training) -> list[Augment]:
+    found: list[Augment] = []
     if settings.augment == "scale":
         found.append(ScaleAugment(settings.augment_rate))
     if settings.noise:
         found.append(NoiseAugment(settings.noise))
     if settings.move:
         found.append(MoveAugment(settings.move))
+    if settings.mirror is not None:
+        found.append(MirrorAugment(settings.mirror))
     return found
 
 

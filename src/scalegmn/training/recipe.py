@@ -83,6 +83,8 @@ class Training(RecipeTable):
         noise: Standard deviation of noise on training parameters, relative to that of each tensor.
         move: Size of random affine maps of the inputs, for INRs: 0.1 turns, shifts and stretches
             the picture of a training network by up to a tenth.
+        mirror: A coordinate of the inputs, 0 or 1 for pictures, along which half of the training networks are mirrored,
+            if given.
         networks: Train on this many of the training networks, if given: the first in a fixed random order, so that a
             smaller set is part of every larger one.
         prepare: How many training networks the model sees before training, to measure sizes or to pretrain; 0 means
@@ -110,6 +112,7 @@ class Training(RecipeTable):
     augment_rate: PositiveFloat = 1.0
     noise: NonNegativeFloat = 0.0
     move: NonNegativeFloat = 0.0
+    mirror: NonNegativeInt | None = None
     networks: _Count | None = None
     prepare: _Number = 4096
     device: str = "auto"
@@ -152,8 +155,10 @@ class Recipe(RecipeTable):
 
     @model_validator(mode="after")
     def _move(self) -> Recipe:
-        if self.training.move and task_class(self.task.name).head == "equivariant":
-            raise ScaleGMNError(f"training.move: expected 0 for task {self.task.name!r}, whose targets would not move")
+        still = not self.training.move and self.training.mirror is None
+        if not still and task_class(self.task.name).head == "equivariant":
+            name = "move: expected 0" if self.training.move else "mirror: expected nothing"
+            raise ScaleGMNError(f"training.{name} for task {self.task.name!r}, whose targets would not move")
         return self
 
     def to_dict(self) -> dict[str, Any]:

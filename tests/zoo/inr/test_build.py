@@ -26,7 +26,7 @@ from scalegmn.core.architecture import Architecture
 from scalegmn.core.groups import PositiveScale, Sign, Trivial
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
-from scalegmn.training.augment import MoveAugment, NoiseAugment, ScaleAugment
+from scalegmn.training.augment import MirrorAugment, MoveAugment, NoiseAugment, ScaleAugment
 from scalegmn.zoo.cnn.build import build_cnn_zoo
 from scalegmn.zoo.cnn.recipe import Budget
 from scalegmn.zoo.images.collections import Images, load_images
@@ -387,10 +387,25 @@ def test_moved_networks_are_the_old_ones_at_moved_inputs() -> None:
     assert not torch.allclose(matrix[0], matrix[1])
 
 
+def test_about_half_of_the_networks_are_mirrored() -> None:
+    siren = Architecture.mlp([2, 8, 1], activation("sine", 30.0))
+    networks = Networks(siren, 0.1 * torch.randn(64, siren.parameters, dtype=torch.float64))
+    mirrored = MirrorAugment(1)(networks, torch.Generator().manual_seed(0))
+    x = torch.randn(9, 2, dtype=torch.float64)
+    before, there, back = networks.evaluate(x), mirrored.evaluate(x), mirrored.evaluate(x * torch.tensor([1.0, -1.0]))
+    same = (there - before).abs().amax((1, 2)) < 1e-9
+    turned = (back - before).abs().amax((1, 2)) < 1e-9
+    assert bool((same ^ turned).all())
+    assert 16 < int(turned.sum()) < 48
+    with pytest.raises(ScaleGMNError, match="from 0 to 1, got 2"):
+        MirrorAugment(2)(networks)
+
+
 def test_only_networks_of_coordinates_are_moved() -> None:
     cnn = Architecture.cnn([1, 4], 3, "relu")
-    with pytest.raises(ScaleGMNError, match="coordinates"):
-        MoveAugment(0.1)(Networks(cnn, torch.randn(2, cnn.parameters)))
+    for augment in (MoveAugment(0.1), MirrorAugment(0)):
+        with pytest.raises(ScaleGMNError, match="coordinates"):
+            augment(Networks(cnn, torch.randn(2, cnn.parameters)))
 
 
 @pytest.mark.parametrize("make", [lambda: ScaleAugment(0.0), lambda: NoiseAugment(-1.0), lambda: MoveAugment(-0.1)])
