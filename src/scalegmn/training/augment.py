@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.architecture import Linear
+from ..core.architecture import Architecture
 from ..core.groups import Sign
+from ..core.maps import Linear
 from ..core.networks import Networks
+from ..core.parts import Connection
 from ..core.transform import Draw, Transform
 from ..errors import ScaleGMNError
 
@@ -138,7 +140,7 @@ class MoveAugment(_Strength):
 
 @dataclass(frozen=True)
 class MirrorAugment:
-    r"""Mirrors every other INR at random, \(u(x) \to u(x - 2 x_k e_k)\): column k of the first weights changes its sign.
+    r"""Mirrors half of the INRs at random, \(u(x) \to u(x - 2 x_k e_k)\): column k of the first weights changes sign.
 
     Arguments:
         axis: The coordinate k; where it is the column of a pixel, left and right change places.
@@ -165,3 +167,6 @@ class MirrorAugment:
             assert weight is not None
             weight[:, :, self.axis] *= sign
         return result
+
+
+Augment = ScaleAugment | NoiseAugment | MoveAugment | MirrorAugment
