@@ -5,7 +5,7 @@
 Fits test images (of the official test split, which no training network shows) with other recipes, asks the model
 about them, about the first of them in other spellings (files in half and double precision, the frequency in the
 weights, ...), and about networks that show no such image. Zoos are built once and then used again. The tables in
-docs/pretrained.md are what this prints.
+docs/pretrained.md are what this prints. `published` is the convention of the training networks, `other` the other one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import scalegmn
 from scalegmn.inference.trained import Trained
 from scalegmn.zoo.images.collections import Images, load_images
 from scalegmn.zoo.inr.build import build_inr_zoo
-from scalegmn.zoo.inr.conventions import Fit
+from scalegmn.zoo.inr.conventions import Convention, Fit, convention
 from scalegmn.zoo.store.zoo import Zoo
 
 Row = dict[str, Any]
@@ -41,13 +42,15 @@ RECIPES: dict[str, tuple[Fit, float]] = {
     "lr-3e-3": (Fit(lr=3e-3), 1.0),
     "lr-3e-4": (Fit(lr=3e-4), 1.0),
     "psnr-20": (Fit(psnr=20, steps=3000), 1.0),
-    "nfn": (Fit(convention="nfn"), 1.0),
+    "other": (Fit(convention="nfn"), 1.0),
     "w0-20": (Fit(w0=20.0), 1.0),
     "steps-3000": (Fit(steps=3000), 0.5),
     "psnr-30": (Fit(psnr=30, steps=4000), 0.5),
     "psnr-40": (Fit(psnr=40, lr=3e-3, steps=6000), 0.5),
 }
-OTHERS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
+OTHERS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist", "cifar10": "mnist"}
+# The convention of the training networks.
+USUAL = {"mnist": "dws", "fashion-mnist": "dws", "cifar10": "nfn"}
 
 
 def main() -> None:
@@ -67,10 +70,11 @@ def main() -> None:
     zoos = {}
     for seed, (name, (fit, share)) in enumerate(RECIPES.items(), 100):
         if name in chosen:
-            zoos[name] = _built(source, given.zoos / name, fit, int(share * given.count), seed)
+            here = _as_usual(fit, given.data)
+            zoos[name] = _built(source, given.zoos / name, here, int(share * given.count), seed)
     rows = [_asked(trained, name, zoo) for name, zoo in zoos.items()]
     if "published" in zoos:
-        rows += _spelled(trained, zoos["published"])
+        rows += _spelled(trained, zoos["published"], convention(USUAL[given.data]))
     far = [_far(trained, *found) for found in _strangers(given, source)]
     shown = json.dumps({"recipes": rows, "strangers": far}, indent=1) if given.json else _tables(rows, far)
     sys.stdout.write(shown + "\n")
@@ -87,6 +91,13 @@ def _tables(rows: list[Row], far: list[Row]) -> str:
 def _test_images(name: str, root: Path) -> Images:
     images = load_images(name, root, "test")
     return replace(images, test=np.ones(len(images), np.bool_))
+
+
+def _as_usual(fit: Fit, data: str) -> Fit:
+    """A recipe as written for `dws`, with the two conventions swapped where training networks have the other one."""
+    if USUAL[data] == "dws":
+        return fit
+    return replace(fit, convention="nfn" if fit.convention == "dws" else "dws")
 
 
 def _built(source: Images, out: Path, fit: Fit, count: int, seed: int) -> Zoo:
@@ -136,21 +147,40 @@ def _turned(state: State) -> State:
     return {**state, first: state[first].flip(1)}
 
 
-WRITTEN: dict[str, Callable[[State], State]] = {
-    "float64": lambda s: {k: t.double() for k, t in s.items()},
-    "float16": lambda s: {k: t.half() for k, t in s.items()},
-    "sin(W x + b), w0 in the weights": lambda s: _sines(s, 30.0),
-    "[0, 1], nothing added": lambda s: _shift(s, 1.0, 0.5),
-    "[-1, 1], nothing added": lambda s: _shift(s, 2.0, 0.0),
-    "[-1, 1], (row, column)": lambda s: _turned(_shift(s, 2.0, 0.0)),
-    "[0, 1], +0.5, (row, column)": _turned,
-    "sin(W x + b), [0, 1], (row, column)": lambda s: _turned(_shift(_sines(s, 30.0), 1.0, 0.5)),
-}
+# Precisions; then the frequency in the weights or not, black, white, what is added to the output, order of coordinates.
+PRECISIONS = {"float64": torch.float64, "float16": torch.float16}
+WAYS = (
+    ("w0 in the weights", True, None, None),
+    ("[0, 1], nothing added", False, (0.0, 1.0, 0.0), "dws"),
+    ("[-1, 1], nothing added", False, (-1.0, 1.0, 0.0), "dws"),
+    ("[0, 1], +0.5", False, (0.0, 1.0, 0.5), "dws"),
+    ("[-1, 1], (row, column)", False, (-1.0, 1.0, 0.0), "nfn"),
+    ("[0, 1], +0.5, (row, column)", False, (0.0, 1.0, 0.5), "nfn"),
+    ("w0 in the weights, [0, 1], (row, column)", True, (0.0, 1.0, 0.0), "nfn"),
+)
 
 
-def _spelled(trained: Trained, zoo: Zoo, count: int = 100, alone: int = 25) -> Iterator[Row]:
+def _written(usual: Convention) -> Iterator[tuple[str, Callable[[State], State]]]:
+    """Ways to write the networks of a convention, other than its own."""
+    for name, kind in PRECISIONS.items():
+        yield name, lambda s, kind=kind: {k: t.to(kind) for k, t in s.items()}  # type: ignore[misc]
+    for name, sines, values, order in WAYS:
+        low, high, offset = values or (usual.low, usual.high, usual.offset)
+        gain = (high - low) / usual.span
+        shift = gain * (usual.offset - usual.low) + low - offset
+        turn = (order or usual.name) != usual.name
+        if sines or turn or (gain, shift) != (1, 0):
+            yield name, partial(_changed, factor=30.0 if sines else 1.0, gain=gain, shift=shift, turn=turn)
+
+
+def _changed(state: State, *, factor: float, gain: float, shift: float, turn: bool) -> State:
+    found = _shift(_sines(state, factor), gain, shift)
+    return _turned(found) if turn else found
+
+
+def _spelled(trained: Trained, zoo: Zoo, usual: Convention, count: int = 100, alone: int = 25) -> Iterator[Row]:
     states = zoo.batch(list(range(min(count, len(zoo))))).to_state_dicts()
-    for name, change in WRITTEN.items():
+    for name, change in _written(usual):
         with tempfile.TemporaryDirectory() as folder:
             files = [Path(folder) / f"{i:03d}.pt" for i in range(len(states))]
             for file, state in zip(files, states, strict=True):
@@ -167,9 +197,9 @@ def _spelled(trained: Trained, zoo: Zoo, count: int = 100, alone: int = 25) -> I
 class Siren(nn.Module):
     """With torch's own initial weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(2, 32), nn.Linear(32, 32), nn.Linear(32, 1)])
+        self.layers = nn.ModuleList([nn.Linear(2, 32), nn.Linear(32, 32), nn.Linear(32, channels)])
 
     def forward(self, x: Tensor) -> Tensor:
         """The picture."""
@@ -180,15 +210,20 @@ class Siren(nn.Module):
 
 def _strangers(given: argparse.Namespace, source: Images) -> Iterator[tuple[str, Any]]:
     draw = np.random.default_rng(0)
-    noise = draw.integers(0, 256, (100, 28, 28)).astype(np.uint8)
+    noise = draw.integers(0, 256, (100, *source.pixels.shape[1:])).astype(np.uint8)
     of_noise = Images("noise", noise, np.zeros(100, np.int64), np.ones(100, np.bool_))
-    other = OTHERS[given.data]
-    yield f"INRs of {other}", _built(_test_images(other, given.images), given.zoos / f"far-{other}", Fit(), 200, 202)
-    yield "INRs of noise", _built(of_noise, given.zoos / "far-noise", Fit(), 100, 201)
-    yield "untrained SIRENs", _built(source, given.zoos / "far-untrained", Fit(steps=0), 200, 203)
+    usual, other = _as_usual(Fit(), given.data), OTHERS[given.data]
+    others = _test_images(other, given.images)
+    if source.pixels.ndim > others.pixels.ndim:
+        # Grey pictures in colours, and of the same size or not: an INR does not tell.
+        others = replace(others, pixels=np.repeat(others.pixels[..., None], source.pixels.shape[-1], -1))
+    yield f"INRs of {other}", _built(others, given.zoos / f"far-{other}", usual, 200, 202)
+    yield "INRs of noise", _built(of_noise, given.zoos / "far-noise", usual, 100, 201)
+    yield "untrained SIRENs", _built(source, given.zoos / "far-untrained", replace(usual, steps=0), 200, 203)
     torch.manual_seed(0)
-    yield "random weights (torch's own)", [Siren() for _ in range(100)]
-    real = _built(source, given.zoos / "published", Fit(), given.count, 100).batch(list(range(100)))
+    channels = source.pixels.shape[-1] if source.pixels.ndim > 3 else 1
+    yield "random weights (torch's own)", [Siren(channels) for _ in range(100)]
+    real = _built(source, given.zoos / "published", usual, given.count, 100).batch(list(range(100)))
     mixed = real.parameters.T[torch.randperm(real.parameters.shape[1])].T
     yield "weights in random order", real.replace(mixed)
 

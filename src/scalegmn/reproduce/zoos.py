@@ -26,6 +26,8 @@ SMALL_CNNS = 1500
 # Per activation. The published ones, 15,000 of each, trained for 86 epochs: 8 s of a core for each network.
 PAPER_CNNS = 5000
 PAPER_STEPS = (200, 5000)
+# Fits of every training image of CIFAR-10; the published ones are 21.
+SMALL_VIEWS, PAPER_VIEWS = 3, 2
 
 
 @dataclass(frozen=True)
@@ -93,18 +95,32 @@ def _inr(name: str, place: Folders) -> Zoo:
     return build_inr_zoo(source, place.zoos / name, sizes=sizes, report=place.report)
 
 
+def _one_view(name: str, place: Folders) -> Zoo:
+    """CIFAR-10 in the convention of Zhou et al., one network per image."""
+    if place.scale == "small" or collection(name, place) is not None:
+        return _combined(name, place)
+    source = load_images("cifar10", place.images)
+    return build_inr_zoo(source, place.zoos / name, fit=Fit(convention="nfn"), report=place.report)
+
+
 def _views(name: str, place: Folders) -> Zoo:
-    """CIFAR-10 in the convention of Zhou et al.; every training image is fitted several times."""
-    small = place.scale == "small"
-    return build_inr_zoo(
-        load_images("cifar10", place.images),
-        place.zoos / name,
-        fit=Fit(convention="nfn"),
-        sizes=SMALL_SIZES if small else None,
-        views=3 if small else 20,
-        held_out_views=1,
-        report=place.report,
-    )
+    """The same with several networks per training image; at full size each further view is a zoo of its own."""
+    source, fit = load_images("cifar10", place.images), Fit(convention="nfn")
+    if place.scale == "small":
+        return build_inr_zoo(
+            source,
+            place.zoos / name,
+            fit=fit,
+            sizes=SMALL_SIZES,
+            views=SMALL_VIEWS,
+            held_out_views=1,
+            report=place.report,
+        )
+    views = [open_zoo("cifar10", place)]
+    for view in range(1, PAPER_VIEWS):
+        out = place.zoos / f"cifar10-view-{view}"
+        views.append(build_inr_zoo(source, out, fit=fit, split="train", seed=view, report=place.report))
+    return combine(views, place.zoos / name)
 
 
 def _cnn(name: str, place: Folders) -> Zoo:
@@ -141,6 +157,7 @@ _BUILDERS: dict[str, Callable[[str, Folders], Zoo]] = {
     "cifar10-views": _views,
     **dict.fromkeys(CNNS, _cnn),
     **dict.fromkeys(PARTS, _combined),
+    "cifar10": _one_view,
 }
 NAMES = tuple(_BUILDERS)
 # The names under which collections are published, as folders or archives, and a file that such a folder holds.
