@@ -53,6 +53,7 @@ class MessagePassing(nn.Module):
         symmetries = list(self.symmetries.values())
         form = FORMS[spec.form](spec, symmetries)
         self.form, self.width, self.skip, self.backward = form, spec.width, spec.skip, form.flow
+        self.in_turn = spec.order == "in_turn"
         self.style = form.style
         self.positions = Positions(architectures, spec.width)
         self.probes = Probes(architectures, probes, image=tuple(probe_image)) if probes else None
@@ -61,7 +62,7 @@ class MessagePassing(nn.Module):
         self.layers = nn.ModuleList(
             form.layer(edges=edges) for edges in [spec.edge_updates] * (spec.layers - 1) + [last_edges]
         )
-        self._compiled: Callable[[PassingLayer, Given], Given] | None = None
+        self._compiled: Callable[[PassingLayer, Given, int | None], Given] | None = None
 
     def extra_repr(self) -> str:
         groups = ", ".join(map(str, self.style.vertex_groups))
@@ -70,12 +71,14 @@ class MessagePassing(nn.Module):
     def forward(self, networks: Networks) -> States:
         """The states after T iterations, each computed when it is needed."""
         states: States = Start(self, networks)
-        for layer in self.layers:
+        depth = len(networks.architecture.layers) - 1
+        for i, layer in enumerate(self.layers):
             assert isinstance(layer, PassingLayer)
+            only = 1 + i % depth if self.in_turn else None
             if self._compiled is None:
-                states = Iteration(layer, states)
+                states = Iteration(layer, states, only)
             else:
-                states = self._compiled(layer, _dense(states, self.backward))
+                states = self._compiled(layer, _dense(states, self.backward), only)
         return states
 
     def compile_layers(self, *, backend: str | Callable[..., Any] = "inductor") -> None:
@@ -153,9 +156,9 @@ class Start(States):
         """Does nothing: no earlier states are kept."""
 
 
-def _iterate(layer: PassingLayer, old: Given) -> Given:
+def _iterate(layer: PassingLayer, old: Given, only: int | None) -> Given:
     """Every state after one iteration."""
-    new = Iteration(layer, old)
+    new = Iteration(layer, old, only)
     x, d, e, r = old.parts
     parts = {i: new.x(i) for i in x}, {i: new.d(i) for i in d}, {c: new.e(c) for c in e}, {c: new.r(c) for c in r}
     return Given(old.symmetry, old.positions, parts, old.answers, old.edge_positions)

@@ -34,9 +34,20 @@ class Form(ABC):
         self.symmetries = symmetries
         scales = any(g.scales for g in vertex_groups(symmetries))
         self.flow = spec.backward if spec.backward != "auto" else self.for_scales if scales else "shared"
-        complaints = filter(None, (self.options(), *map(self.complaint, symmetries)))
+        complaints = filter(None, (self.options(), *map(self._turns, symmetries), *map(self.complaint, symmetries)))
         for complaint in complaints:
             raise ScaleGMNError(complaint)
+
+    def _turns(self, symmetry: Symmetry) -> str | None:
+        """What is wrong with the order of updates, if anything."""
+        depth = len(symmetry.architecture.layers) - 1
+        if self.spec.order == "together":
+            return None
+        if self.flow != "none":
+            return "order: 'in_turn' is for messages forwards; use backward = 'none', or order = 'together'"
+        if self.spec.layers < depth:
+            return f"layers: order = 'in_turn' needs {depth} or more to reach the outputs of {symmetry.architecture}"
+        return None
 
     @abstractmethod
     def options(self) -> str | None:

@@ -191,6 +191,7 @@ class Iteration(States):
     Arguments:
         layer: The functions of this iteration.
         old: The states before.
+        only: The layer of neurons that changes; all of them if omitted.
 
     >>> from scalegmn.core.architecture import Architecture
     >>> from scalegmn.nn.body import MessagePassing, Start
@@ -205,13 +206,16 @@ class Iteration(States):
     (torch.Size([5, 1, 4]), [('x', 2)])
     """
 
-    def __init__(self, layer: PassingLayer, old: States) -> None:
+    def __init__(self, layer: PassingLayer, old: States, only: int | None = None) -> None:
         super().__init__(old.symmetry, old.positions, old.answers, old.edge_positions)
         self.layer = layer
         self.old = old
+        self.only = only
 
     @kept
     def x(self, layer: int) -> Tensor:
+        if self.only not in (None, layer):
+            return self.old.x(layer)
         new = self.layer.x(self.old, layer)
         return self._dropped(self.old.x(layer) + new if self.layer.style.skip else new)
 

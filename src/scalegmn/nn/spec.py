@@ -8,6 +8,7 @@ from ..core.spec import Count, Depth, Share, Spec
 Flow = Literal["none", "shared", "reciprocal", "dual"]
 Backward = Flow | Literal["auto"]
 Aggregate = Literal["sum", "mean"]
+Order = Literal["together", "in_turn"]
 SignRule = Literal["symmetrise", "absolute"]
 FormName = Literal["ours", "paper"]
 Rescaling = Literal["hadamard", "outer"]
@@ -22,6 +23,9 @@ class PassingSpec(Spec):
     Arguments:
         width: Of all states.
         layers: Number of iterations.
+        order: Whether an iteration updates all layers of neurons `together`, or the layers follow each other `in_turn`,
+            one in each iteration, from the inputs on: as in a forward pass, every weight is then read once. Messages go
+            forwards only.
         backward: `none` is the forward variant. ScaleGMN-B has `shared` for signs, `dual` (our dual stream) or
             `reciprocal` (as in the paper) for scales; `auto` chooses between `shared` and `dual`, in the paper's form
             between `shared` and `reciprocal`.
@@ -50,6 +54,7 @@ class PassingSpec(Spec):
 
     width: Count = 64
     layers: Depth = 4
+    order: Order = "together"
     backward: Backward = "none"
     edge_positions: bool = False
     positions_everywhere: bool = False
