@@ -23,9 +23,6 @@ class PassingSpec(Spec):
     Arguments:
         width: Of all states.
         layers: Number of iterations.
-        order: Whether an iteration updates all layers of neurons `together`, or the layers follow each other `in_turn`,
-            one in each iteration, from the inputs on: as in a forward pass, every weight is then read once. Messages go
-            forwards only.
         backward: `none` is the forward variant. ScaleGMN-B has `shared` for signs, `dual` (our dual stream) or
             `reciprocal` (as in the paper) for scales; `auto` chooses between `shared` and `dual`, in the paper's form
             between `shared` and `reciprocal`.
@@ -47,6 +44,9 @@ class PassingSpec(Spec):
         edge_rule: In the paper's form, what edges see of their ends: an `invariant` net, or the element-wise
             `reciprocal` of the source.
         neighbours_only: In the paper's form, leave the central vertex out of messages, as its experiments do.
+        order: Whether an iteration updates all layers of neurons `together`, or the layers follow each other `in_turn`,
+            one in each iteration, from the inputs on: as in a forward pass, every weight is then read once. Messages go
+            forwards only.
 
     >>> PassingSpec(width=32)
     PassingSpec(width=32)
@@ -54,7 +54,6 @@ class PassingSpec(Spec):
 
     width: Count = 64
     layers: Depth = 4
-    order: Order = "together"
     backward: Backward = "none"
     edge_positions: bool = False
     positions_everywhere: bool = False
@@ -71,3 +70,4 @@ class PassingSpec(Spec):
     rescale: Rescaling = "hadamard"
     edge_rule: EdgeRule = "invariant"
     neighbours_only: bool = False
+    order: Order = "together"
