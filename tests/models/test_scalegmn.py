@@ -108,6 +108,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "checkpointing": {"checkpointing": True},
     "narrow gates": {"gate": 3},
     "fixed edges": {"edge_updates": False},
+    "wide updates": {"hidden": 11},
 }
 
 

@@ -92,6 +92,7 @@ class Form(ABC):
             skip=spec.skip,
             checkpointing=spec.checkpointing,
             state_dropout=0.0 if place == "mlps" else spec.dropout,
+            hidden=spec.hidden,
         )
 
 

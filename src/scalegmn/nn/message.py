@@ -74,13 +74,15 @@ class Update(nn.Module):
 
     def __init__(self, style: Style, *, messages: int, duals: bool = False) -> None:
         super().__init__()
-        w, nets, inputs = style.width, style.nets, (1 + messages) * style.width
+        w, nets, inputs, hidden = style.width, style.nets, (1 + messages) * style.width, style.hidden
         companions = [w] if duals else []
         contexts = [*style.along_vertex, *companions]
-        self.hidden = ScaleEquivariant(style.vertex_groups, inputs, w, nets, contexts=contexts, companions=companions)
+        self.hidden = ScaleEquivariant(
+            style.vertex_groups, inputs, w, nets, contexts=contexts, companions=companions, hidden=hidden
+        )
         fixed = inputs + sum(contexts) + sum(companions)
-        self.input = nets.mlp(fixed, w)
-        self.output = nets.mlp(fixed, w)
+        self.input = nets.mlp(fixed, w, hidden=hidden)
+        self.output = nets.mlp(fixed, w, hidden=hidden)
 
     def ignore(self, columns: slice) -> None:
         """Start with weights of zero for these entries of [x, m]; training can change them."""

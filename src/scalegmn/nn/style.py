@@ -54,6 +54,7 @@ class Style:
         skip: Whether new states are added to old ones.
         checkpointing: Whether the backward pass recomputes messages and updates.
         state_dropout: On vertex states after every iteration.
+        hidden: Width of the hidden layer in the nets that update vertices; that of all states if omitted.
 
     >>> from scalegmn.core.groups import PositiveScale
     >>> Style((PositiveScale,), (PositiveScale,), 8).aggregate
@@ -70,6 +71,7 @@ class Style:
     skip: bool = False
     checkpointing: bool = False
     state_dropout: float = 0.0
+    hidden: int | None = None
 
     @property
     def along_vertex(self) -> list[int]:

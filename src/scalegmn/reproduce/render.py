@@ -117,6 +117,8 @@ def departures(records: Sequence[Record]) -> dict[str, list[str]]:
             "our form of its equations" if model.get("form") != "paper" else "",
             "edges are not updated" if model.get("edge_updates") is False else "",
             f"nets on edges have {model['gate']} hidden neurons" if model.get("gate") else "",
+            f"nets that update neurons have {model['hidden']} hidden neurons" if model.get("hidden") else "",
+            "layers of neurons are updated in turn" if model.get("order") == "in_turn" else "",
         ]
         for told in words if str(model.get("name", "")).startswith("scalegmn") else ():
             if told and record.dataset not in found.setdefault(told, []):
