@@ -63,8 +63,8 @@ class Wish(nn.Module):
 class Correction(nn.Module):
     r"""Gauss-Newton steps of edited networks towards a wish w for the outputs at learned points.
 
-    \(\theta \leftarrow \theta + M J^\top (J M J^\top + \lambda \kappa I)^{-1} (w - y)\), with the outputs y at the points and
-    their Jacobian J (averaged over the copies of a network), the mean \(\kappa\) of the diagonal of \(J M J^\top\), and
+    \(\theta \leftarrow \theta + M J^\top (J M J^\top + \lambda \kappa I)^{-1} (w - y)\), with the outputs y at the points
+    and their Jacobian J (averaged over the copies of a network), the mean \(\kappa\) of the diagonal of \(J M J^\top\), and
     for every step a learned \(\lambda\) and a learned number M for every tensor of weights or biases. The
     wish is computed from the outputs of the original network. Steps commute with permutations and signs; positive
     scales are removed by the original's standard scales (`canonical.scaling`) and put back afterwards.

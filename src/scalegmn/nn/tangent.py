@@ -139,7 +139,8 @@ class Tangent:
 
     def _term(self, connection: int, change: Tensor) -> Tensor:
         c = self.architecture.connections[connection]
-        return c.gain * (self.sources[c.source] @ change.mT)
+        found: Tensor = c.gain * (self.sources[c.source] @ change.mT)
+        return found
 
     def diagonal(self, metric: Tensor) -> Tensor:
         """The diagonal (B, R) of the kernel, differentiable."""
