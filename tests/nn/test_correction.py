@@ -96,9 +96,7 @@ def written_down(tangent: Tangent, r: Tensor, metric: Tensor, damping: Tensor) -
     return torch.linalg.solve(kernel + shift[:, None, None] * torch.eye(r.shape[1], dtype=r.dtype), r)
 
 
-def solve(
-    a: Architecture, parameters: Tensor, points: Tensor, r: Tensor, metric: Tensor, damping: Tensor
-) -> Tensor:
+def solve(a: Architecture, parameters: Tensor, points: Tensor, r: Tensor, metric: Tensor, damping: Tensor) -> Tensor:
     tangent = Tangent.at(Networks(a, parameters), Rows(points, a.layers[-1].size))
     return damped_solve(tangent, r, metric, damping)
 

@@ -63,10 +63,10 @@ class Wish(nn.Module):
 class Correction(nn.Module):
     r"""Gauss-Newton steps of edited networks towards a wish w for the outputs at learned points.
 
-    \(\theta \leftarrow \theta + M J^\top (J M J^\top + \lambda \kappa I)^{-1} (w - y)\), with the outputs y at the points
-    and their Jacobian J (averaged over the copies of a network), the mean \(\kappa\) of the diagonal of \(J M J^\top\), and
-    for every step a learned \(\lambda\) and a learned number M for every tensor of weights or biases. The
-    wish is computed from the outputs of the original network. Steps commute with permutations and signs; positive
+    \(\theta \leftarrow \theta + M J^\top (J M J^\top + \lambda \kappa I)^{-1} (w - y)\), with the outputs y at the
+    points and their Jacobian J (averaged over the copies of a network), the mean \(\kappa\) of the diagonal of
+    \(J M J^\top\), and for every step a learned \(\lambda\) and a learned number M for every tensor of weights or biases.
+    The wish is computed from the outputs of the original network. Steps commute with permutations and signs; positive
     scales are removed by the original's standard scales (`canonical.scaling`) and put back afterwards.
     (Gauss-Newton in function space: Martens, JMLR 2020.)
 
@@ -184,7 +184,7 @@ def _solved(factor: Tensor, r: Tensor) -> Tensor:
 def _factorised(kernel: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """The Cholesky factors of kernels (B, R, R) + shift I, and what was added besides where rounding asked for it."""
     tiny = torch.finfo(kernel.dtype).tiny
-    more = torch.where(shift > 0, 0.0, tiny ** 0.25)
+    more = torch.where(shift > 0, 0.0, tiny**0.25)
     diagonal = torch.diagonal(kernel, dim1=1, dim2=2)
     diagonal += (shift + more)[:, None]
     factor, failed = torch.linalg.cholesky_ex(kernel)
