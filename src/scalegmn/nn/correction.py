@@ -17,6 +17,8 @@ from .tangent import Rows, Tangent, curved
 
 # Of a factorisation that rounding has spoilt: how often it is tried again, each time with ten times as much added.
 _TRIES = 6
+# Networks that are measured together.
+_AT_ONCE = 256
 
 
 class Wish(nn.Module):
@@ -65,7 +67,7 @@ class Correction(nn.Module):
 
     \(\theta \leftarrow \theta + M J^\top (J M J^\top + \lambda \kappa I)^{-1} (w - y)\), with the outputs y at the
     points and their Jacobian J (averaged over the copies of a network), the mean \(\kappa\) of the diagonal of
-    \(J M J^\top\), and for every step a learned \(\lambda\) and a learned number M for every tensor of weights or biases.
+    \(J M J^\top\), and for every step a learned \(\lambda\) and a learned number M for every tensor of parameters.
     The wish is computed from the outputs of the original network. Steps commute with permutations and signs; positive
     scales are removed by the original's standard scales (`canonical.scaling`) and put back afterwards.
     (Gauss-Newton in function space: Martens, JMLR 2020.)
@@ -121,13 +123,17 @@ class Correction(nn.Module):
     @torch.no_grad()
     def measure(self, training: Sequence[Networks]) -> None:
         """Measure the outputs of training networks."""
-        self.wish.measure(torch.cat([self._rows().of(networks) for networks in training]))
+        rows = self._rows()
+        parts = (networks[i : i + _AT_ONCE] for networks in training for i in range(0, len(networks), _AT_ONCE))
+        self.wish.measure(torch.cat([rows.of(networks) for networks in parts]))
 
     def forward(self, networks: Networks, edited: Networks) -> Networks:
         """The edited networks (B copies), corrected; the copies of one of the networks (B) follow each other."""
         reason = self.reads(networks.architecture)
         if reason is not None:
             raise ScaleGMNError(reason)
+        if not len(networks):
+            return edited
         # Factorisations need more than 16 bits.
         with torch.autocast(networks.device.type, enabled=False):
             rows, copies = self._rows(), len(edited) // len(networks)
