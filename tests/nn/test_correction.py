@@ -23,7 +23,7 @@ from scalegmn.models.heads import Editor
 from scalegmn.models.scalegmn import ScaleGMN
 from scalegmn.nn import correction
 from scalegmn.nn.correction import Correction, damped_solve
-from scalegmn.nn.tangent import Rows, Tangent
+from scalegmn.nn.tangent import OutputRows, Tangent
 from scalegmn.testing import random_networks, relative_error
 from scalegmn.training.loop import train
 from scalegmn.training.run import Run
@@ -97,7 +97,7 @@ def written_down(tangent: Tangent, r: Tensor, metric: Tensor, damping: Tensor) -
 
 
 def solve(a: Architecture, parameters: Tensor, points: Tensor, r: Tensor, metric: Tensor, damping: Tensor) -> Tensor:
-    tangent = Tangent.at(Networks(a, parameters), Rows(points, a.layers[-1].size))
+    tangent = Tangent.at(Networks(a, parameters), OutputRows(points, a.layers[-1].size))
     return damped_solve(tangent, r, metric, damping)
 
 
@@ -108,7 +108,7 @@ def test_the_solution_and_its_gradient(name: str) -> None:
     parameters = random_networks(a, 2, generator=generator(0)).parameters
     points, r = draw(4, 2), draw(2, 4 * a.layers[-1].size)
     metric, damping = draw(len(a.segments)).exp(), torch.tensor(0.1, dtype=torch.float64)
-    tangent = Tangent.at(Networks(a, parameters), Rows(points, a.layers[-1].size))
+    tangent = Tangent.at(Networks(a, parameters), OutputRows(points, a.layers[-1].size))
     torch.testing.assert_close(damped_solve(tangent, r, metric, damping), written_down(tangent, r, metric, damping))
     given = [t.requires_grad_() for t in (parameters, points, r, metric, damping)]
     assert torch.autograd.gradcheck(partial(solve, a), given)
@@ -122,7 +122,7 @@ def test_steps_approach_the_wish(digits: Zoo, copies: int) -> None:
         model.log_damping.fill_(-7)
         torch.nn.init.normal_(model.wish.net[-1].weight, std=0.05)
         edited = Networks(networks.architecture, networks.parameters.repeat_interleave(copies, 0))
-        rows = Rows(model.points, 1)
+        rows = OutputRows(model.points, 1)
         y = rows.of(networks)
         wish = model.wish(y)
         reached = rows.of(model(networks, edited)).unflatten(0, (-1, copies)).mean(1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from scalegmn.audit import residual
 from scalegmn.core.architecture import Architecture, Connection, Layer, Normalise
 from scalegmn.core.networks import Networks
-from scalegmn.nn.tangent import Rows, Tangent, curved, moves
+from scalegmn.nn.tangent import OutputRows, Tangent, curved, moves
 from scalegmn.testing import random_networks
 
 B, P = 2, 4
@@ -33,12 +33,12 @@ ARCHITECTURES = {
 }
 
 
-def rows_of(a: Architecture) -> Rows:
+def rows_of(a: Architecture) -> OutputRows:
     points = torch.randn(P, a.layers[0].size, generator=generator(1), dtype=torch.float64)
-    return Rows(points, a.layers[-1].size)
+    return OutputRows(points, a.layers[-1].size)
 
 
-def jacobian(networks: Networks, rows: Rows, copies: int) -> Tensor:
+def jacobian(networks: Networks, rows: OutputRows, copies: int) -> Tensor:
     """Written down (B, R, copies * parameters), zero where parameters stay."""
     a = networks.architecture
 

@@ -13,7 +13,7 @@ from ..core.doubles import double
 from ..core.networks import Networks
 from ..core.transform import Transform
 from ..errors import ScaleGMNError
-from .tangent import Rows, Tangent, curved
+from .tangent import OutputRows, Tangent, curved
 
 # Of a factorisation that rounding has spoilt: how often it is tried again, each time with ten times as much added.
 _TRIES = 6
@@ -143,7 +143,7 @@ class Correction(nn.Module):
             standard = _repeated(scaling(networks), copies)
             return standard.inverse().apply(self._steps(standard.apply(edited), rows, wish))
 
-    def _steps(self, edited: Networks, rows: Rows, wish: Tensor) -> Networks:
+    def _steps(self, edited: Networks, rows: OutputRows, wish: Tensor) -> Networks:
         sizes = torch.tensor([s.size for s in edited.architecture.segments], device=edited.device)
         for log_metric, log_damping in zip(self.log_metric, self.log_damping, strict=True):
             tangent = Tangent.at(edited, rows, copies=len(edited) // len(wish))
@@ -152,8 +152,8 @@ class Correction(nn.Module):
             edited = edited.replace(edited.parameters + metric.repeat_interleave(sizes) * tangent.pull(alpha))
         return edited
 
-    def _rows(self) -> Rows:
-        return Rows(self.points, self.ends[1])
+    def _rows(self) -> OutputRows:
+        return OutputRows(self.points, self.ends[1])
 
 
 def damped_solve(tangent: Tangent, r: Tensor, metric: Tensor, damping: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ def damped_solve(tangent: Tangent, r: Tensor, metric: Tensor, damping: Tensor) -
         damping: The number lambda, relative to the mean of the diagonal of the kernel.
 
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
-    >>> tangent = Tangent.at(Networks(a, torch.randn(3, a.parameters)), Rows(torch.rand(5, 2), 1))
+    >>> tangent = Tangent.at(Networks(a, torch.randn(3, a.parameters)), OutputRows(torch.rand(5, 2), 1))
     >>> damped_solve(tangent, torch.ones(3, 5), torch.ones(4), torch.tensor(0.1)).shape
     torch.Size([3, 5])
     """

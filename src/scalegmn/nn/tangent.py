@@ -32,14 +32,14 @@ def curved(architecture: Architecture) -> str | None:
 
 
 @dataclass(frozen=True)
-class Rows:
+class OutputRows:
     """Every output at every point: rows (output, point), the points repeated for each output.
 
     Arguments:
         points: Inputs (P, n_0).
         outputs: Number of outputs c.
 
-    >>> rows = Rows(torch.rand(5, 2), 3)
+    >>> rows = OutputRows(torch.rand(5, 2), 3)
     >>> rows.inputs.shape, rows.cotangent.shape
     (torch.Size([1, 15, 2]), torch.Size([1, 15, 3]))
     """
@@ -77,13 +77,13 @@ class Tangent:
     Arguments:
         architecture: Of the networks.
         copies: Parameter sets per network.
-        outputs: Rows y of the networks, averaged over copies (B, R).
+        outputs: OutputRows y of the networks, averaged over copies (B, R).
         sources: Per layer, post-activations (B copies, R, n).
         gradients: Per layer, gradients at pre-activations (B copies, R, n).
 
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
     >>> networks = Networks(a, torch.randn(6, a.parameters, dtype=torch.float64))
-    >>> tangent = Tangent.at(networks, Rows(torch.rand(5, 2, dtype=torch.float64), 1), copies=2)
+    >>> tangent = Tangent.at(networks, OutputRows(torch.rand(5, 2, dtype=torch.float64), 1), copies=2)
     >>> ones = torch.ones(len(a.segments), dtype=torch.float64)
     >>> row = torch.ones(3, 5, dtype=torch.float64)
     >>> torch.allclose(tangent.push(tangent.pull(row)), (tangent.kernel(ones) @ row[..., None])[..., 0])
@@ -97,7 +97,7 @@ class Tangent:
     gradients: tuple[Tensor, ...]
 
     @staticmethod
-    def at(networks: Networks, rows: Rows, *, copies: int = 1) -> Tangent:
+    def at(networks: Networks, rows: OutputRows, *, copies: int = 1) -> Tangent:
         """Linearise networks; copies of one network follow each other."""
         a, cotangent = networks.architecture, rows.cotangent
         r, gradients = respond_with_gradients(a, networks.views, rows.inputs, cotangent)
