@@ -135,7 +135,8 @@ class Tangent:
                 pre = term if pre is None else pre + term
             if pre is not None:
                 total = total + (pre * self.gradients[t]).sum(-1)
-        return total.unflatten(0, (-1, self.copies)).mean(1)
+        found: Tensor = total.unflatten(0, (-1, self.copies)).mean(1)
+        return found
 
     def _term(self, connection: int, change: Tensor) -> Tensor:
         c = self.architecture.connections[connection]
