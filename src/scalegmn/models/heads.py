@@ -12,8 +12,9 @@ from ..core.architecture import Architecture
 from ..core.doubles import double
 from ..core.mixed import each_architecture
 from ..core.networks import Networks
-from ..core.spec import Count, Range, Spec
+from ..core.spec import Count, Number, Range, Spec
 from ..errors import ScaleGMNError
+from ..nn.correction import Correction
 from .trunk import EditingTrunk, Trunk, size, summary
 
 
@@ -149,6 +150,8 @@ class EditorSpec(Spec):
     Arguments:
         copies: Number of parameter sets per network, whose outputs are averaged.
         gamma: The initial step size.
+        corrections: Number of Gauss-Newton steps after the edit, towards a learned wish for the outputs.
+        points: Number of learned inputs for which there are wishes.
 
     >>> EditorSpec(copies=8)
     EditorSpec(copies=8)
@@ -156,6 +159,8 @@ class EditorSpec(Spec):
 
     copies: Count = 1
     gamma: Annotated[float, Range(0)] = 0.01
+    corrections: Number = 0
+    points: Count = 256
 
 
 # Networks whose first edits are measured.
@@ -168,12 +173,15 @@ class Editor(Metanetwork):
     The constants u, measured on training networks, make the first edits small: a fraction gamma of every tensor's size.
     ScaleGMN in the paper's form has one gamma for all tensors, and u = 1.
     With `copies=k` it predicts k parameter sets for every network; their outputs are averaged (`render`). Paper, A.4.3;
-    several copies are the output capacity expansion of later work.
+    several copies are the output capacity expansion of later work. Edits may be followed by Gauss-Newton steps
+    (`nn/correction.py`).
 
     Arguments:
         trunk: Of a method that edits.
         copies: Number of parameter sets per network.
         gamma: The initial value of every gamma.
+        corrections: Number of Gauss-Newton steps after the edit.
+        points: Number of learned inputs of these steps.
 
     >>> from scalegmn.models.scalegmn import ScaleGMN
     >>> siren = Architecture.mlp([2, 8, 8, 1], "sine")
@@ -184,22 +192,29 @@ class Editor(Metanetwork):
 
     unit: Tensor
 
-    def __init__(self, trunk: Trunk, *, copies: int = 1, gamma: float = 0.01) -> None:
+    def __init__(
+        self, trunk: Trunk, *, copies: int = 1, gamma: float = 0.01, corrections: int = 0, points: int = 256
+    ) -> None:
         super().__init__(trunk)
         if not isinstance(trunk, EditingTrunk):
             raise ScaleGMNError(f"model: {trunk.method.name!r} has no equivariant head, so it cannot edit")
-        self.spec = EditorSpec(copies, gamma)
+        self.spec = EditorSpec(copies, gamma, corrections, points)
         self.measured = trunk.edits_in_units
         segments = max(len(a.segments) for a in self.architectures) if self.measured else 1
         self.gamma = nn.Parameter(torch.full((segments,), self.spec.gamma))
         self.register_buffer("unit", torch.ones(segments))
         self.write = trunk.writing(copies)
+        self.correct = Correction(self.architectures, steps=corrections, points=points) if corrections else None
         self.to(next(trunk.parameters()))
 
     @property
     def copies(self) -> int:
         """Number of parameter sets per network."""
         return self.spec.copies
+
+    def reads(self, architecture: Architecture) -> str | None:
+        reason = super().reads(architecture)
+        return self.correct.reads(architecture) if reason is None and self.correct is not None else reason
 
     def extra_repr(self) -> str:
         return f"copies: {self.copies}"
@@ -208,6 +223,8 @@ class Editor(Metanetwork):
     def prepare(self, training: Sequence[Networks]) -> None:
         """Prepare the trunk and measure the units of edits; constants commute with all symmetries."""
         self.trunk.prepare(training)
+        if self.correct is not None:
+            self.correct.measure(training)
         if not self.measured:
             return
         found: dict[int, list[Tensor]] = {}
@@ -234,9 +251,8 @@ class Editor(Metanetwork):
         steps = self.gamma * self.unit
         gamma = steps[: len(sizes)].repeat_interleave(sizes) if self.measured else steps
         edited = networks.parameters[:, None] + gamma * direction
-        if self.copies == 1:
-            return networks.replace(edited[:, 0])
-        return Networks(networks.architecture, edited.flatten(0, 1))
+        new = networks.replace(edited.flatten(0, 1))
+        return new if self.correct is None else self.correct(networks, new)
 
     def render(self, networks: Networks, x: Tensor) -> Tensor:
         """Outputs (B, N, n_L) of the edited networks on common inputs (N, n_0), averaged over copies."""
