@@ -47,8 +47,8 @@ class PassingSpec(Spec):
         order: Whether an iteration updates all layers of neurons `together`, or the layers follow each other `in_turn`,
             one in each iteration, from the inputs on: as in a forward pass, every weight is then read once. Messages go
             forwards only.
-        hidden: Width of the hidden layer in the nets that update vertices, of which there are far fewer than edges; `width`
-            where omitted.
+        hidden: Width of the hidden layer in the nets that update vertices, of which there are far fewer than edges;
+            `width` where omitted.
 
     >>> PassingSpec(width=32)
     PassingSpec(width=32)
