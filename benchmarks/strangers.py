@@ -4,8 +4,9 @@
 
 Fits test images (of the official test split, which no training network shows) with other recipes, asks the model
 about them, about the first of them in other spellings (files in half and double precision, the frequency in the
-weights, ...), and about networks that show no such image. Zoos are built once and then used again. The tables in
-docs/pretrained.md are what this prints. `published` is the convention of the training networks, `other` the other one.
+weights, ...), and about networks that show no such image. An editor (mnist-dilation) edits them, and its pictures are
+compared with the edited images. Zoos are built once and then used again. The tables in docs/pretrained.md are what
+this prints. `published` is the convention of the training networks, `other` the other one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ import torch
 from torch import Tensor, nn
 
 import scalegmn
+from scalegmn.core.networks import Networks
+from scalegmn.inference.sources import Reading
 from scalegmn.inference.trained import Trained
+from scalegmn.models.heads import Editor
+from scalegmn.tasks.editing import dilate
 from scalegmn.zoo.images.collections import Images, load_images
 from scalegmn.zoo.inr.build import build_inr_zoo
 from scalegmn.zoo.inr.conventions import Convention, Fit, convention
@@ -72,8 +77,9 @@ def main() -> None:
         if name in chosen:
             here = _as_usual(fit, given.data)
             zoos[name] = _built(source, given.zoos / name, here, int(share * given.count), seed)
-    rows = [_asked(trained, name, zoo) for name, zoo in zoos.items()]
-    if "published" in zoos:
+    edits = isinstance(trained.model, Editor)
+    rows = [(_edited if edits else _asked)(trained, name, zoo) for name, zoo in zoos.items()]
+    if "published" in zoos and not edits:
         rows += _spelled(trained, zoos["published"], convention(USUAL[given.data]))
     far = [_far(trained, *found) for found in _strangers(given, source)]
     shown = json.dumps({"recipes": rows, "strangers": far}, indent=1) if given.json else _tables(rows, far)
@@ -81,9 +87,12 @@ def main() -> None:
 
 
 def _tables(rows: list[Row], far: list[Row]) -> str:
-    lines = ["| networks | number | dB | accuracy | called far |", "|---|---:|---:|---:|---:|"]
+    edits = any("edited" in r for r in rows)
+    answer = "untouched | edited" if edits else "accuracy"
+    lines = [f"| networks | number | dB | {answer} | called far |", "|---|---:|---:|" + "---:|" * (3 if edits else 2)]
     for r in rows:
-        lines.append(f"| {r['name']} | {r['count']} | {r['db']:.1f} | {r['accuracy']:.1f} % | {r['far']:.1f} % |")
+        told = f"{r['untouched']:.2f} | {r['edited']:.2f}" if edits else f"{r['accuracy']:.1f} %"
+        lines.append(f"| {r['name']} | {r['count']} | {r['db']:.1f} | {told} | {r['far']:.1f} % |")
     lines += ["", "| networks that show no such image | number | called far |", "|---|---:|---:|"]
     return "\n".join([*lines, *(f"| {r['name']} | {r['count']} | {r['far']:.1f} % |" for r in far)])
 
@@ -107,9 +116,13 @@ def _built(source: Images, out: Path, fit: Fit, count: int, seed: int) -> Zoo:
 
 def _ask(trained: Trained, networks: Any) -> tuple[list[int], float]:
     found = trained.read(networks)
-    answers = trained.predict(found)
+    return [a["label"] for a in trained.predict(found)], _share(found)
+
+
+def _share(found: Reading) -> float:
+    """How many networks are called far, in percent."""
     far = torch.cat([p.distances for p in found.pieces if p.distances is not None]) > 1
-    return [a["label"] for a in answers], 100 * far.double().mean().item()
+    return 100 * far.double().mean().item()
 
 
 def _row(name: str, zoo: Zoo, labels: list[int], far: float) -> Row:
@@ -125,6 +138,23 @@ def _row(name: str, zoo: Zoo, labels: list[int], far: float) -> Row:
 
 def _asked(trained: Trained, name: str, zoo: Zoo) -> Row:
     return _row(f"{name}, a zoo", zoo, *_ask(trained, zoo))
+
+
+def _edited(trained: Trained, name: str, zoo: Zoo) -> Row:
+    """The mean squared error, times 100, of networks as they are and of their edited versions."""
+    every = list(range(len(zoo)))
+    networks, canvas = zoo.batch(every), zoo.canvas
+    assert isinstance(networks, Networks)
+    assert canvas is not None
+    target = torch.from_numpy(dilate(zoo.images(every).numpy())).float() / 255
+    found = trained.read(networks)
+    errors = [
+        100 * (canvas.render(n) - target).square().mean().item()
+        for n in (networks, found.hand_back(trained.edited(found)))
+    ]
+    db = float(zoo.column("psnr").mean())
+    told = {"untouched": errors[0], "edited": errors[1], "far": _share(found)}
+    return {"name": name, "count": len(zoo), "db": db, **told}
 
 
 # -- the same networks, written in other ways -----------------------------------------------------------------------
@@ -223,14 +253,15 @@ def _strangers(given: argparse.Namespace, source: Images) -> Iterator[tuple[str,
     torch.manual_seed(0)
     channels = source.pixels.shape[-1] if source.pixels.ndim > 3 else 1
     yield "random weights (torch's own)", [Siren(channels) for _ in range(100)]
-    real = _built(source, given.zoos / "published", usual, given.count, 100).batch(list(range(100)))
+    real = _built(source, given.zoos / "published", usual, max(100, given.count), 100).batch(list(range(100)))
     mixed = real.parameters.T[torch.randperm(real.parameters.shape[1])].T
     yield "weights in random order", real.replace(mixed)
 
 
 def _far(trained: Trained, name: str, networks: Any) -> Row:
-    labels, far = _ask(trained, networks)
-    return {"name": name, "count": len(labels), "far": far}
+    found = trained.read(networks)
+    count = sum(len(p.distances) for p in found.pieces if p.distances is not None)
+    return {"name": name, "count": count, "far": _share(found)}
 
 
 if __name__ == "__main__":
