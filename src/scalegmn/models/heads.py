@@ -150,7 +150,7 @@ class EditorSpec(Spec):
     Arguments:
         copies: Number of parameter sets per network, whose outputs are averaged.
         gamma: The initial step size.
-        corrections: Number of Gauss-Newton steps after the edit, towards a learned wish for the outputs.
+        corrections: Number of Gauss-Newton steps before the edit, towards a learned wish for the outputs.
         points: Number of learned inputs for which there are wishes.
 
     >>> EditorSpec(copies=8)
@@ -173,14 +173,14 @@ class Editor(Metanetwork):
     The constants u, measured on training networks, make the first edits small: a fraction gamma of every tensor's size.
     ScaleGMN in the paper's form has one gamma for all tensors, and u = 1.
     With `copies=k` it predicts k parameter sets for every network; their outputs are averaged (`render`). Paper, A.4.3;
-    several copies are the output capacity expansion of later work. Edits may be followed by Gauss-Newton steps
-    (`nn/correction.py`).
+    several copies are the output capacity expansion of later work. With `corrections` the edit is
+    added to what Gauss-Newton steps have made of theta (`nn/correction.py`).
 
     Arguments:
         trunk: Of a method that edits.
         copies: Number of parameter sets per network.
         gamma: The initial value of every gamma.
-        corrections: Number of Gauss-Newton steps after the edit.
+        corrections: Number of Gauss-Newton steps before the edit.
         points: Number of learned inputs of these steps.
 
     >>> from scalegmn.models.scalegmn import ScaleGMN
@@ -250,9 +250,9 @@ class Editor(Metanetwork):
         sizes = torch.tensor([s.size for s in networks.architecture.segments], device=networks.device)
         steps = self.gamma * self.unit
         gamma = steps[: len(sizes)].repeat_interleave(sizes) if self.measured else steps
-        edited = networks.parameters[:, None] + gamma * direction
-        new = networks.replace(edited.flatten(0, 1))
-        return new if self.correct is None else self.correct(networks, new)
+        start = networks if self.correct is None else self.correct(networks)
+        edited = start.parameters[:, None] + gamma * direction
+        return networks.replace(edited.flatten(0, 1))
 
     def render(self, networks: Networks, x: Tensor) -> Tensor:
         """Outputs (B, N, n_L) of the edited networks on common inputs (N, n_0), averaged over copies."""

@@ -11,7 +11,6 @@ from ..core.architecture import Architecture
 from ..core.canonical import scaling
 from ..core.doubles import double
 from ..core.networks import Networks
-from ..core.transform import Transform
 from ..errors import ScaleGMNError
 from .tangent import OutputRows, Tangent, curved
 
@@ -63,13 +62,13 @@ class Wish(nn.Module):
 
 
 class Correction(nn.Module):
-    r"""Gauss-Newton steps of edited networks towards a wish w for the outputs at learned points.
+    r"""Gauss-Newton steps of networks towards a wish w for the outputs at learned points.
 
     \(\theta \leftarrow \theta + M J^\top (J M J^\top + \lambda \kappa I)^{-1} (w - y)\), with the outputs y at the
-    points and their Jacobian J (averaged over the copies of a network), the mean \(\kappa\) of the diagonal of
-    \(J M J^\top\), and for every step a learned \(\lambda\) and a learned number M for every tensor of parameters.
-    The wish is computed from the outputs of the original network. Steps commute with permutations and signs; positive
-    scales are removed by the original's standard scales (`canonical.scaling`) and put back afterwards.
+    points and their Jacobian J, the mean \(\kappa\) of the diagonal of \(J M J^\top\), and for every step a learned
+    \(\lambda\) and a learned number M for every tensor of parameters. The wish is computed once, from the outputs of
+    the original network. Steps commute with permutations and signs; positive scales are removed by the network's
+    standard scales (`canonical.scaling`) and put back afterwards.
     (Gauss-Newton in function space: Martens, JMLR 2020.)
 
     Arguments:
@@ -81,7 +80,7 @@ class Correction(nn.Module):
     >>> siren = Architecture.mlp([2, 8, 1], "sine")
     >>> correct = Correction([siren], steps=2, points=16)
     >>> networks = Networks(siren, torch.randn(3, siren.parameters))
-    >>> torch.allclose(correct(networks, networks).parameters, networks.parameters)  # the wish is what they have
+    >>> torch.allclose(correct(networks).parameters, networks.parameters)  # the wish is what they have
     True
     """
 
@@ -127,30 +126,28 @@ class Correction(nn.Module):
         parts = (networks[i : i + _AT_ONCE] for networks in training for i in range(0, len(networks), _AT_ONCE))
         self.wish.measure(torch.cat([rows.of(networks) for networks in parts]))
 
-    def forward(self, networks: Networks, edited: Networks) -> Networks:
-        """The edited networks (B copies), corrected; the copies of one of the networks (B) follow each other."""
+    def forward(self, networks: Networks) -> Networks:
+        """The networks after all steps."""
         reason = self.reads(networks.architecture)
         if reason is not None:
             raise ScaleGMNError(reason)
-        if not len(networks):
-            return edited
         # Factorisations need more than 16 bits.
         with torch.autocast(networks.device.type, enabled=False):
-            rows, copies = self._rows(), len(edited) // len(networks)
+            rows = self._rows()
             wish = self.wish(rows.of(networks))
             if not any(g.scales for g in networks.architecture.groups):
-                return self._steps(edited, rows, wish)
-            standard = _repeated(scaling(networks), copies)
-            return standard.inverse().apply(self._steps(standard.apply(edited), rows, wish))
+                return self._steps(networks, rows, wish)
+            standard = scaling(networks)
+            return standard.inverse().apply(self._steps(standard.apply(networks), rows, wish))
 
-    def _steps(self, edited: Networks, rows: OutputRows, wish: Tensor) -> Networks:
-        sizes = torch.tensor([s.size for s in edited.architecture.segments], device=edited.device)
+    def _steps(self, networks: Networks, rows: OutputRows, wish: Tensor) -> Networks:
+        sizes = torch.tensor([s.size for s in networks.architecture.segments], device=networks.device)
         for log_metric, log_damping in zip(self.log_metric, self.log_damping, strict=True):
-            tangent = Tangent.at(edited, rows, copies=len(edited) // len(wish))
+            tangent = Tangent.at(networks, rows)
             metric = log_metric[: len(sizes)].exp()
             alpha = damped_solve(tangent, wish - tangent.outputs, metric, log_damping.exp())
-            edited = edited.replace(edited.parameters + metric.repeat_interleave(sizes) * tangent.pull(alpha))
-        return edited
+            networks = networks.replace(networks.parameters + metric.repeat_interleave(sizes) * tangent.pull(alpha))
+        return networks
 
     def _rows(self) -> OutputRows:
         return OutputRows(self.points, self.ends[1])
@@ -203,12 +200,3 @@ def _factorised(kernel: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         more = more + extra
         factor, failed = torch.linalg.cholesky_ex(kernel)
     return factor, more
-
-
-def _repeated(transform: Transform, copies: int) -> Transform:
-    """The same symmetry for all copies of a network."""
-    return Transform(
-        transform.architecture,
-        tuple(p.repeat_interleave(copies, 0) for p in transform.permutations),
-        tuple(s.repeat_interleave(copies, 0) for s in transform.scales),
-    )

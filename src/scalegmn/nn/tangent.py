@@ -71,19 +71,17 @@ class Tangent:
     With gradients \(\delta\) at pre-activations and the sources' post-activations a, a row of J is
     \(\delta_t \otimes g a_s\) for weights with gain g, and \(\delta_t\) for biases. So
     \(J M J^\top = \sum_t \delta_t \delta_t^\top \odot (\sum_s m_s g^2 a_s a_s^\top + m_t)\) with one number m for every
-    tensor of parameters (Jacot et al., Neural Tangent Kernel, NeurIPS 2018). Several parameter sets per network are
-    one network that averages their outputs.
+    tensor of parameters (Jacot et al., Neural Tangent Kernel, NeurIPS 2018).
 
     Arguments:
         architecture: Of the networks.
-        copies: Parameter sets per network.
-        outputs: OutputRows y of the networks, averaged over copies (B, R).
-        sources: Per layer, post-activations (B copies, R, n).
-        gradients: Per layer, gradients at pre-activations (B copies, R, n).
+        outputs: Rows y of the networks (B, R).
+        sources: Per layer, post-activations (B, R, n).
+        gradients: Per layer, gradients at pre-activations (B, R, n).
 
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
-    >>> networks = Networks(a, torch.randn(6, a.parameters, dtype=torch.float64))
-    >>> tangent = Tangent.at(networks, OutputRows(torch.rand(5, 2, dtype=torch.float64), 1), copies=2)
+    >>> networks = Networks(a, torch.randn(3, a.parameters, dtype=torch.float64))
+    >>> tangent = Tangent.at(networks, OutputRows(torch.rand(5, 2, dtype=torch.float64), 1))
     >>> ones = torch.ones(len(a.segments), dtype=torch.float64)
     >>> row = torch.ones(3, 5, dtype=torch.float64)
     >>> torch.allclose(tangent.push(tangent.pull(row)), (tangent.kernel(ones) @ row[..., None])[..., 0])
@@ -91,25 +89,24 @@ class Tangent:
     """
 
     architecture: Architecture
-    copies: int
     outputs: Tensor
     sources: tuple[Tensor, ...]
     gradients: tuple[Tensor, ...]
 
     @staticmethod
-    def at(networks: Networks, rows: OutputRows, *, copies: int = 1) -> Tangent:
-        """Linearise networks; copies of one network follow each other."""
+    def at(networks: Networks, rows: OutputRows) -> Tangent:
+        """Linearise networks where they are."""
         a, cotangent = networks.architecture, rows.cotangent
         r, gradients = respond_with_gradients(a, networks.views, rows.inputs, cotangent)
-        y = (r.post[-1] * cotangent).sum(-1).unflatten(0, (-1, copies)).mean(1)
+        y = (r.post[-1] * cotangent).sum(-1)
         # A layer without incoming connections is the same for all networks.
         sources = tuple(x.expand(len(networks), cotangent.shape[1], -1) for x in r.post)
-        return Tangent(a, copies, y, sources, gradients)
+        return Tangent(a, y, sources, gradients)
 
     def pull(self, alpha: Tensor) -> Tensor:
-        """From rows (B, R) to parameters (B copies, P): the product of J transposed with alpha, 0 where none move."""
+        """From rows (B, R) to parameters (B, P): the product of J transposed with alpha, 0 where none move."""
         a = self.architecture
-        alpha = (alpha / self.copies).repeat_interleave(self.copies, 0)[..., None]
+        alpha = alpha[..., None]
         deltas = {t: alpha * self.gradients[t] for t in {a.owner(s) for s in a.segments if moves(a, s)}}
         parts = []
         for s in a.segments:
@@ -123,9 +120,9 @@ class Tangent:
         return torch.cat(parts, 1)
 
     def push(self, change: Tensor) -> Tensor:
-        """From a change of parameters (B copies, P) to that of rows (B, R): its product with J."""
+        """From a change of parameters (B, P) to that of rows (B, R): its product with J."""
         a, moved = self.architecture, Networks(self.architecture, change)
-        total = torch.zeros_like(self.outputs).repeat_interleave(self.copies, 0)
+        total = torch.zeros_like(self.outputs)
         for t in range(1, len(a.layers)):
             pre: Tensor | None = None
             for s in (s for s in a.segments if a.owner(s) == t and moves(a, s)):
@@ -135,8 +132,7 @@ class Tangent:
                 pre = term if pre is None else pre + term
             if pre is not None:
                 total = total + (pre * self.gradients[t]).sum(-1)
-        found: Tensor = total.unflatten(0, (-1, self.copies)).mean(1)
-        return found
+        return total
 
     def _term(self, connection: int, change: Tensor) -> Tensor:
         c = self.architecture.connections[connection]
@@ -150,9 +146,8 @@ class Tangent:
             weights = [(m, x.square().sum(-1)) for m, x in self._entering(t, metric)]
             if weights:
                 size = sum((m * x for m, x in weights), start=torch.zeros_like(weights[0][1]))
-                squares = self.gradients[t].square().sum(-1) * size
-                total = total + squares.unflatten(0, (-1, self.copies)).sum(1)
-        return total / self.copies**2
+                total = total + self.gradients[t].square().sum(-1) * size
+        return total
 
     @torch.no_grad()
     def kernel(self, metric: Tensor) -> Tensor:
@@ -162,21 +157,18 @@ class Tangent:
         for t in range(1, len(self.architecture.layers)):
             entering = [m.sqrt() * x for m, x in self._entering(t, metric)]
             if entering:
-                features = torch.cat(entering, -1) / self.copies
-                factors = [v.unflatten(0, (batch, self.copies)) for v in (self.gradients[t], features)]
-                self._add(found, *factors)
+                self._add(found, self.gradients[t], torch.cat(entering, -1))
         return found
 
     def _add(self, found: Tensor, delta: Tensor, features: Tensor) -> None:
         """Add the kernel of one layer, network by network: a few matrices (R, R) at a time stay in the cache."""
-        n, width = delta.shape[-1], features.shape[-1]
-        for b, into in enumerate(found):
-            for d, f in zip(delta[b], features[b], strict=True):
-                if n * width <= n + width:
-                    rows = (d[:, :, None] * f[:, None]).flatten(1)
-                    into.addmm_(rows, rows.mT)
-                else:
-                    into.addcmul_(d @ d.mT, f @ f.mT)
+        thin = delta.shape[-1] * features.shape[-1] <= delta.shape[-1] + features.shape[-1]
+        for into, d, f in zip(found, delta, features, strict=True):
+            if thin:
+                row = (d[:, :, None] * f[:, None]).flatten(1)
+                into.addmm_(row, row.mT)
+            else:
+                into.addcmul_(d @ d.mT, f @ f.mT)
 
     def _entering(self, layer: int, metric: Tensor) -> list[tuple[Tensor, Tensor]]:
         """What the moving parameters of a layer multiply, each with its number of the metric."""
