@@ -119,7 +119,7 @@ def departures(records: Sequence[Record]) -> dict[str, list[str]]:
             f"nets on edges have {model['gate']} hidden neurons" if model.get("gate") else "",
             f"nets that update neurons have {model['hidden']} hidden neurons" if model.get("hidden") else "",
             "layers of neurons are updated in turn" if model.get("order") == "in_turn" else "",
-            f"{model['corrections']} Gauss-Newton steps follow each edit" if model.get("corrections") else "",
+            f"{model['corrections']} Gauss-Newton steps come before each edit" if model.get("corrections") else "",
         ]
         for told in words if str(model.get("name", "")).startswith("scalegmn") else ():
             if told and record.dataset not in found.setdefault(told, []):
