@@ -26,6 +26,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "no edge updates": {"edge_updates": False},
     "both": {"gate": 16, "edge_updates": False},
 }
+# Of the forward variant: layers take turns.
+TURNS: dict[str, dict[str, Any]] = {
+    "both, in turn": {"gate": 16, "edge_updates": False, "order": "in_turn"},
+    "both, in turn, 256 hidden": {"gate": 16, "edge_updates": False, "order": "in_turn", "hidden": 256},
+}
 
 
 def loss(model: nn.Module, networks: Networks) -> Tensor:
@@ -42,7 +47,7 @@ def main() -> None:
     networks = random_networks(a, 32, dtype=torch.float32)
     models: dict[str, nn.Module] = {}
     for flow in ("none", "shared"):
-        for name, options in CHOICES.items():
+        for name, options in (CHOICES | (TURNS if flow == "none" else {})).items():
             shared: dict[str, Any] = {"width": 64, "layers": 3, "backward": flow, **options}
             models[f"classifier, {flow}, {name}"] = ScaleGMN([a], 10, readout="output", **shared)
             models[f"editor, {flow}, {name}"] = Editor(ScaleGMN([a], **shared))
