@@ -183,6 +183,28 @@ def test_edits_come_back_in_the_spelling_in_which_they_came(digits: Zoo, editor:
 # -- by name ---------------------------------------------------------------------------------------------------------
 
 
+def test_answers_say_what_people_call_the_classes(digits: Zoo, tmp_path: Path, command: Command) -> None:
+    model = {"name": "scalegmn", "width": 8, "layers": 1}
+    train(recipe_for(digits.path, model=model, epochs=1), tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "model", titles=["none", "one", "two"])
+    plain, titled = (load(tmp_path / name) for name in ("run", "model"))
+    networks = digits.batch(range(5))
+    for old, new in zip(plain.predict(networks), titled.predict(networks), strict=True):
+        assert new == {"label": old["label"], "title": ("none", "one", "two")[old["label"]], **old}
+    assert titled.evaluate(digits).metrics == plain.evaluate(digits).metrics
+    out, _ = command("predict", tmp_path / "model", digits.path, "--top", 2)
+    assert "title" in out
+    with pytest.raises(ScaleGMNError, match="titles: expected one for each of 3 classes, got 1"):
+        export(tmp_path / "run", tmp_path / "other", titles=["none"])
+    assert not (tmp_path / "other").exists()
+
+
+def test_only_classes_have_titles(digits: Zoo, tmp_path: Path) -> None:
+    train(recipe_for(digits.path, task="editing", epochs=1), tmp_path / "run")
+    with pytest.raises(ScaleGMNError, match="titles: expected a classifier, got a run of task 'editing'"):
+        export(tmp_path / "run", tmp_path / "model", titles=["none"])
+
+
 def test_every_shipped_model_loads_and_says_what_it_is(command: Command) -> None:
     rows = json.loads(command("models", "--pretrained", "--json")[0])
     assert [row["name"] for row in rows] == pretrained()

@@ -1,6 +1,7 @@
 """Trained models that come with the package, and how a finished run becomes one."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from ..core.schema import strict, to_json
 from ..errors import ScaleGMNError
 from ..files import make_directory, read_object, write_atomically, write_json
 from ..files.tensors import write_tensors
+from ..tasks import Classification, Task
 from ..training.data import unchanged_zoo
 from ..training.run import Run
 from ..training.state import weights_of
@@ -36,7 +38,13 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def export(
-    run: str | Path, out: str | Path, *, about: str = "", data: str = "", limits: Sequence[str] = ()
+    run: str | Path,
+    out: str | Path,
+    *,
+    about: str = "",
+    data: str = "",
+    limits: Sequence[str] = (),
+    titles: Sequence[str] = (),
 ) -> Path:
     """Pack a finished run into a directory that `scalegmn.load` reads, with a model card.
 
@@ -49,6 +57,7 @@ def export(
         about: One sentence for the card: what it reads and what it answers.
         data: A sentence about the networks that it was trained on.
         limits: Further sentences: what it cannot do.
+        titles: What people call the classes, in the order of their labels, for a classifier of numbers.
     """
     finished, directory = Run(Path(run)), Path(out)
     others = {path.name for path in directory.iterdir()} - _PACKED if directory.is_dir() else set()
@@ -75,7 +84,8 @@ def export(
     # Where a zoo lay means nothing elsewhere.
     recipe = {**config["recipe"], "zoo": Path(config["recipe"]["zoo"]).name}
     canvas = {} if zoo.canvas is None else {"canvas": to_json(zoo.canvas)}
-    told = strict({**config, **canvas, "recipe": recipe, "card": card})
+    task = _titled(trained.task, titles)
+    told = strict({**config, **canvas, "task": task.to_json(), "recipe": recipe, "card": card})
     familiar = Familiar.measure(trained.task, zoo)
     make_directory(directory)
     write_tensors(directory / WEIGHTS, weights_of(trained.model))
@@ -83,6 +93,14 @@ def export(
     write_atomically(directory / CARD, card_text(directory.name, told).encode())
     write_json(directory / CONFIG, told)
     return directory
+
+
+def _titled(task: Task, titles: Sequence[str]) -> Task:
+    if not titles:
+        return task
+    if not isinstance(task, Classification):
+        raise ScaleGMNError(f"titles: expected a classifier, got a run of task {task.name!r}")
+    return replace(task, titles=tuple(titles))
 
 
 def card_text(name: str, config: Mapping[str, Any]) -> str:

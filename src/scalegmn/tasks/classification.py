@@ -26,10 +26,13 @@ class Classification(Task):
         column: The column of the zoo.
         classes: Its values in ascending order, one for each output of the model.
         names: What the values are called, for a column of strings.
+        titles: What people call the classes, if labels are numbers.
 
     >>> task = Classification("label", (3, 7))
     >>> task.answers(torch.tensor([[0.0, 2.0]]))
     [{'label': 7, 'probability': 0.8808}]
+    >>> Classification("label", (3, 7), titles=("dress", "sneaker")).answers(torch.tensor([[0.0, 2.0]]))
+    [{'label': 7, 'title': 'sneaker', 'probability': 0.8808}]
     """
 
     name: ClassVar[str] = "classification"
@@ -40,6 +43,11 @@ class Classification(Task):
     column: str
     classes: tuple[int, ...]
     names: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.titles and len(self.titles) != len(self.classes):
+            raise ScaleGMNError(f"titles: expected one for each of {len(self.classes)} classes, got {len(self.titles)}")
 
     @classmethod
     def from_zoo(cls, zoo: Zoo, *, column: str | None = None) -> Classification:
@@ -84,6 +92,9 @@ class Classification(Task):
         """The most probable label; with `top` > 1 also the list of that many, under `top`."""
         p, best = outputs.float().softmax(1).topk(min(top, len(self.classes)), 1)
         labels = self.names or self.classes
+        told = [{"label": label} for label in labels]
+        if self.titles:
+            told = [{**one, "title": title} for one, title in zip(told, self.titles, strict=True)]
         rows = zip(best.tolist(), p.tolist(), strict=True)
-        ranked = [[{"label": labels[i], "probability": round(q, 4)} for i, q in zip(*r, strict=True)] for r in rows]
+        ranked = [[{**told[i], "probability": round(q, 4)} for i, q in zip(*r, strict=True)] for r in rows]
         return [{**r[0], "top": r} if top > 1 else r[0] for r in ranked]

@@ -21,6 +21,7 @@ def export(
     about: Annotated[str, typer.Option(help="One sentence for the model card.")] = "",
     data: Annotated[str, typer.Option(help="One sentence about the training networks.")] = "",
     limits: Annotated[list[str] | None, typer.Option("--limit", help="What it cannot do; may be repeated.")] = None,
+    titles: Annotated[str, typer.Option(help="What people call the classes, in order: a,b,...")] = "",
 ) -> None:
     """Pack a finished run: weights, configuration, model card, and statistics of the training networks.
 
@@ -29,6 +30,6 @@ def export(
     """
     from ...inference.pretrained import export as pack
 
-    folder = pack(run, out, about=about, data=data, limits=limits or ())
+    folder = pack(run, out, about=about, data=data, limits=limits or (), titles=titles.split(",") if titles else ())
     size = sum(path.stat().st_size for path in folder.iterdir())
     note(f"wrote {folder}, {size:,} bytes")

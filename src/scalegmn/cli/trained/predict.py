@@ -59,6 +59,6 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
     shown = table(*rows[0])
     for row in rows:
-        ranked = {"top": ", ".join(f"{t['label']} {t['probability']:.2f}" for t in row.get("top", ()))}
+        ranked = {"top": ", ".join(f"{t.get('title', t['label'])} {t['probability']:.2f}" for t in row.get("top", ()))}
         shown.add_row(*(Text(str(v)) for v in {**row, **(ranked if "top" in row else {})}.values()))
     stdout().print(shown)
