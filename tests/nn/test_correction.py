@@ -154,6 +154,20 @@ def test_the_wish_is_what_networks_have_at_first(digits: Zoo) -> None:
 # -- in editors and recipes ----------------------------------------------------------------------------------------
 
 
+def test_many_networks_are_corrected_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = ARCHITECTURES["sine"]
+    networks = random_networks(a, 7, generator=generator(0))
+    model = stirred(Editor(ScaleGMN([a], width=4, layers=1), corrections=2, points=9), networks)
+    correct = model.correct
+    assert correct is not None
+    whole = correct(networks).parameters
+    assert not torch.equal(whole, networks.parameters)
+    monkeypatch.setattr(correction, "_AT_ONCE", 3)
+    with torch.no_grad():
+        torch.testing.assert_close(correct(networks).parameters, whole, rtol=1e-10, atol=1e-12)
+        assert len(correct(networks[:0])) == 0
+
+
 def test_no_corrections_change_nothing() -> None:
     a = ARCHITECTURES["sine"]
     networks = random_networks(a, 3, generator=generator(0), dtype=torch.float32)

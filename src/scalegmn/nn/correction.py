@@ -16,7 +16,7 @@ from .tangent import OutputRows, Tangent, curved
 
 # Of a factorisation that rounding has spoilt: how often it is tried again, each time with ten times as much added.
 _TRIES = 6
-# Networks that are measured together.
+# Networks that are measured, or corrected without gradients, together: a kernel has 256 x 256 numbers.
 _AT_ONCE = 256
 
 
@@ -131,6 +131,9 @@ class Correction(nn.Module):
         reason = self.reads(networks.architecture)
         if reason is not None:
             raise ScaleGMNError(reason)
+        if len(networks) > _AT_ONCE and not torch.is_grad_enabled():
+            parts = [networks[i : i + _AT_ONCE] for i in range(0, len(networks), _AT_ONCE)]
+            return networks.replace(torch.cat([self(part).parameters for part in parts]))
         # Factorisations need more than 16 bits.
         with torch.autocast(networks.device.type, enabled=False):
             rows = self._rows()
