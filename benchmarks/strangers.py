@@ -141,11 +141,19 @@ def _asked(trained: Trained, name: str, zoo: Zoo) -> Row:
 
 
 def _edited(trained: Trained, name: str, zoo: Zoo) -> Row:
-    """The mean squared error, times 100, of networks as they are and of their edited versions."""
+    """The mean squared error, times 100, of networks as they are and of their edited versions.
+
+    All are in the convention of training: networks in memory do not say which one they follow.
+    """
     every = list(range(len(zoo)))
-    networks, canvas = zoo.batch(every), zoo.canvas
-    assert isinstance(networks, Networks)
-    assert canvas is not None
+    canvas, usual = trained.task.canvas, convention(trained.task.canvas.convention)  # type: ignore[attr-defined]
+    assert zoo.canvas is not None
+    change = _between(convention(zoo.canvas.convention), usual)
+    states = [change(state) for state in zoo.batch(every).to_state_dicts()]
+    (a,) = zoo.architectures
+    networks = Networks.from_state_dicts(
+        states, like=replace(a, layers=(*a.layers[:-1], replace(a.layers[-1], offset=usual.offset)))
+    )
     target = torch.from_numpy(dilate(zoo.images(every).numpy())).float() / 255
     found = trained.read(networks)
     errors = [
@@ -188,6 +196,13 @@ WAYS = (
     ("[0, 1], +0.5, (row, column)", False, (0.0, 1.0, 0.5), "nfn"),
     ("w0 in the weights, [0, 1], (row, column)", True, (0.0, 1.0, 0.0), "nfn"),
 )
+
+
+def _between(old: Convention, new: Convention) -> Callable[[State], State]:
+    """From one convention to another."""
+    gain = new.span / old.span
+    shift = gain * (old.offset - old.low) + new.low - new.offset
+    return partial(_changed, factor=1.0, gain=gain, shift=shift, turn=old.name != new.name)
 
 
 def _written(usual: Convention) -> Iterator[tuple[str, Callable[[State], State]]]:
