@@ -63,14 +63,14 @@ def test_what_a_row_is_named_after_is_what_its_recipe_trains() -> None:
     files = {recipe_file(DATASETS[d], METHODS[m], scale) for d, m in ALL for scale in ("small", "paper")}
     for file in sorted(files - {None}):
         recipe, name = read_recipe(file), file.rpartition("/")[2]
-        details = "-64|-128|-4|-8|-[0-9]+k|-in-turn|-corrected|-ours|-moved|-augmented|-no-phase"
+        details = "-64|-128|-4|-8|-[0-9]+k|-activations|-corrected|-ours|-moved|-augmented|-no-phase"
         kind = re.sub(f"({details})+$", "", name).replace("scalegmn-reciprocal", "scalegmn-b")
         assert recipe.model.name == kind
         assert (recipe.training.augment == "scale") == ("-augmented" in name)
         assert (recipe.training.move > 0) == ("-moved" in name)
         probes = int(found[1]) if (found := re.search(r"-(64|128)(-|$)", name)) else 0
         assert recipe.model.options.get("probes", 0) == probes or name.startswith("probegen")
-        assert ("-in-turn" in name) == (recipe.model.options.get("order") == "in_turn")
+        assert ("-activations" in name) == (recipe.model.options.get("messages") == "activations")
         assert ("-corrected" in name) == ("corrections" in recipe.model.options)
 
 

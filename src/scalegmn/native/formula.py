@@ -119,6 +119,12 @@ class Edge(NamedTuple):
             return self._replace(x=F.linear(self.x, matrix))
         return Edge(F.linear(self.dense(), matrix))
 
+    def passed(self, y: Tensor, *, by_target: bool = False) -> Tensor:
+        """The sums at the targets (B, T, k) of the vectors times those of the sources (B, S, k), or of the targets."""
+        if self.scalar is not None and self.x.dim() == 2 and not by_target:
+            return (self.scalar @ y) * self.x
+        return (self.dense() * y.unsqueeze(-2 if by_target else -3)).sum(-2)
+
     def doubled(self) -> Edge:
         """The vectors added to themselves."""
         return self._replace(x=2 * self.x)

@@ -55,7 +55,7 @@ class MessagePassing(nn.Module):
         self.form, self.width, self.skip, self.backward = form, spec.width, spec.skip, form.flow
         self.in_turn = spec.order == "in_turn"
         self.style = form.style
-        self.positions = Positions(architectures, spec.width)
+        self.positions = Positions(architectures, spec.width, points=form.style.activations)
         self.probes = Probes(architectures, probes, image=tuple(probe_image)) if probes else None
         self.init = form.init(architectures, 2 * probes if form.flow == "shared" else probes)
         self.dual_init = form.dual_init(probes)

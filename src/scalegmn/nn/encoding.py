@@ -29,13 +29,14 @@ class Positions(nn.Module):
     Arguments:
         architectures: Sizes come from these.
         width: Of the encodings.
+        points: Whether those of input neurons start as coordinates of points in the cube from -1 to 1.
 
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
     >>> [tuple(p.shape) for p in Positions([a], 4)(a)]
     [(2, 4), (8, 4), (1, 4)]
     """
 
-    def __init__(self, architectures: Sequence[Architecture], width: int) -> None:
+    def __init__(self, architectures: Sequence[Architecture], width: int, *, points: bool = False) -> None:
         super().__init__()
         depth = max(len(a.layers) for a in architectures)
         pinned = [b.stop for a in architectures for blocks in a.blocks[1:-1] for b in blocks if b.slot is None]
@@ -45,6 +46,8 @@ class Positions(nn.Module):
         self.hidden = _table(depth, width)
         self.pinned = _table(max(pinned, default=0), width)
         self.block = _table(max([n for n in several if n > 1], default=0), width)
+        if points:
+            nn.init.uniform_(self.input, -1, 1)
 
     def forward(self, architecture: Architecture) -> list[Tensor]:
         """The encodings of all neurons, per layer (n, width)."""
@@ -161,14 +164,10 @@ def typical(values: Tensor) -> Tensor:
 
 
 class FirstStates(nn.Module, ABC):
-    r"""\(\mathrm{INIT}_V(b, p) = \mathsf{AugScaleEq}(b, p)\), MLPs for input and output neurons; and the first edges.
+    """The states before the first iteration.
 
     Arguments:
         architectures: Sizes come from these.
-        style: What all functions have in common.
-        features: Vertex features beside the bias.
-        edge_positions: Whether edges are encoded.
-        linear: Whether edges start as a linear map of weights.
 
     >>> from scalegmn.core.groups import Sign
     >>> a = Architecture.mlp([2, 8, 1], "tanh")
@@ -177,37 +176,14 @@ class FirstStates(nn.Module, ABC):
     torch.Size([5, 8, 2, 8])
     """
 
-    bias_gain: Tensor
+    edge: nn.Linear | None
+    edge_positions: EdgePositions | None
 
-    def __init__(
-        self,
-        architectures: Sequence[Architecture],
-        style: Style,
-        *,
-        features: int,
-        edge_positions: bool,
-        linear: bool = True,
-    ) -> None:
+    def __init__(self, architectures: Sequence[Architecture]) -> None:
         super().__init__()
         self.kernels = Kernels(architectures)
-        inputs, width, nets = 1 + features, style.width, style.nets
-        self.vertex = ScaleEquivariant(style.vertex_groups, inputs, width, nets, contexts=[width])
-        self.input = nets.mlp(inputs + width, width)
-        self.output = nets.mlp(inputs + width, width)
-        self.edge = nn.Linear(self.kernels.size, width, bias=False) if linear else None
-        if self.edge is not None:
-            start_linear(self.edge)
-        self.edge_positions = EdgePositions(architectures, width) if edge_positions else None
-        self.register_buffer("bias_gain", torch.ones(max(len(a.layers) for a in architectures)))
 
     @abstractmethod
-    def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
-        """The first states of the edges of one connection, from weights (B, n_t, n_s, K)."""
-
-    @abstractmethod
-    def measure(self, training: Sequence[Networks]) -> None:
-        """Measure constants of size on training networks."""
-
     def encode_vertex(
         self, networks: Networks, symmetry: Symmetry, layer: int, position: Tensor, features: Sequence[Tensor]
     ) -> Tensor:
@@ -220,19 +196,14 @@ class FirstStates(nn.Module, ABC):
             position: Its encodings (n, p).
             features: Further features of its neurons (B, n, F), moving as q.
         """
-        b = networks.biases[layer]
-        if b is None:
-            size = networks.architecture.layers[layer].size
-            # Layers that nothing enters, the input and constants, have a bias of 1.
-            silent = not networks.architecture.incoming[layer]
-            b = networks.parameters.new_full((len(networks), size), float(silent))
-        x = torch.cat([(self.bias_gain[layer].to(b) * b).unsqueeze(-1), *features], -1)
-        if symmetry.is_hidden(layer):
-            y: Tensor = self.vertex(symmetry.groups[layer], x, [position])
-        else:
-            mlp = self.input if layer == 0 else self.output
-            y = mlp(torch.cat([x, position.expand(*x.shape[:-1], -1)], -1))
-        return y
+
+    @abstractmethod
+    def encode_edge(self, symmetry: Symmetry, connection: int, w: Tensor) -> Edge:
+        """The first states of the edges of one connection, from weights (B, n_t, n_s, K)."""
+
+    @abstractmethod
+    def measure(self, training: Sequence[Networks]) -> None:
+        """Measure constants of size on training networks."""
 
     def project(self, symmetry: Symmetry, connection: int, w: Tensor, factor: Tensor | None = None) -> Edge:
         """Gamma_E w on the edges of one connection, times a factor that broadcasts against (n_t, n_s, h)."""
@@ -253,7 +224,65 @@ class FirstStates(nn.Module, ABC):
         return Edge(e if factor is None else e * factor)
 
 
-class Init(FirstStates):
+def biases(networks: Networks, layer: int) -> Tensor:
+    """The biases (B, n) of one layer; 1 for layers that nothing enters, the input and constants."""
+    b = networks.biases[layer]
+    if b is not None:
+        return b
+    silent = not networks.architecture.incoming[layer]
+    return networks.parameters.new_full((len(networks), networks.architecture.layers[layer].size), float(silent))
+
+
+class AugmentedStates(FirstStates):
+    r"""\(\mathrm{INIT}_V(b, p) = \mathsf{AugScaleEq}(b, p)\), MLPs for input and output neurons.
+
+    Arguments:
+        architectures: Sizes come from these.
+        style: What all functions have in common.
+        features: Vertex features beside the bias.
+        edge_positions: Whether edges are encoded.
+        linear: Whether edges start as a linear map of weights.
+
+    >>> [kind.__name__ for kind in AugmentedStates.__subclasses__()][:1]
+    ['Init']
+    """
+
+    bias_gain: Tensor
+
+    def __init__(
+        self,
+        architectures: Sequence[Architecture],
+        style: Style,
+        *,
+        features: int,
+        edge_positions: bool,
+        linear: bool = True,
+    ) -> None:
+        super().__init__(architectures)
+        inputs, width, nets = 1 + features, style.width, style.nets
+        self.vertex = ScaleEquivariant(style.vertex_groups, inputs, width, nets, contexts=[width])
+        self.input = nets.mlp(inputs + width, width)
+        self.output = nets.mlp(inputs + width, width)
+        self.edge = nn.Linear(self.kernels.size, width, bias=False) if linear else None
+        if self.edge is not None:
+            start_linear(self.edge)
+        self.edge_positions = EdgePositions(architectures, width) if edge_positions else None
+        self.register_buffer("bias_gain", torch.ones(max(len(a.layers) for a in architectures)))
+
+    def encode_vertex(
+        self, networks: Networks, symmetry: Symmetry, layer: int, position: Tensor, features: Sequence[Tensor]
+    ) -> Tensor:
+        b = biases(networks, layer)
+        x = torch.cat([(self.bias_gain[layer].to(b) * b).unsqueeze(-1), *features], -1)
+        if symmetry.is_hidden(layer):
+            y: Tensor = self.vertex(symmetry.groups[layer], x, [position])
+        else:
+            mlp = self.input if layer == 0 else self.output
+            y = mlp(torch.cat([x, position.expand(*x.shape[:-1], -1)], -1))
+        return y
+
+
+class Init(AugmentedStates):
     r"""The first states in our form: \(\mathrm{INIT}_E(w) = \Gamma_E w\).
 
     With edge positions, \(\mathrm{INIT}_E(w, p) = \Gamma_E w \odot (1 + p)\). Weights and biases are divided by their

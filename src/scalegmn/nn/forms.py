@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ..core.architecture import Architecture, Sum
 from ..errors import ScaleGMNError
+from .activations import ActivationInit, ActivationLayer
 from .encoding import DualInit, FirstStates, Init
 from .invariant import LearnedInvariant, PaperInvariant, ScaleInvariant
 from .layers import DualLayer, ForwardLayer, GraphLayer, PassingLayer, ReciprocalLayer, SharedLayer
@@ -89,10 +90,12 @@ class Form(ABC):
             positions=spec.width if spec.positions_everywhere else 0,
             gate=spec.gate,
             aggregate=spec.aggregate,
-            skip=spec.skip,
+            # A forward pass replaces states.
+            skip=spec.skip and spec.messages == "nets",
             checkpointing=spec.checkpointing,
             state_dropout=0.0 if place == "mlps" else spec.dropout,
             hidden=spec.hidden,
+            activations=spec.messages == "activations",
         )
 
 
@@ -118,6 +121,11 @@ class Ours(Form):
             value = getattr(self.spec, name)
             if value != getattr(default, name):
                 return f"{name}: {value!r} belongs to the paper's form; use form = 'paper'"
+        needed = _FOR_ACTIVATIONS.items() if self.spec.messages == "activations" else ()
+        for name, wanted in needed:
+            value = getattr(self.spec, name)
+            if value != wanted:
+                return f"{name}: messages = 'activations' needs {wanted!r}, got {value!r}"
         return None
 
     def complaint(self, symmetry: Symmetry) -> str | None:
@@ -128,13 +136,16 @@ class Ours(Form):
         return self.common(ScaleInvariant, self.spec.dropout_in or "mlps")
 
     def init(self, architectures: Sequence[Architecture], features: int) -> FirstStates:
+        if self.spec.messages == "activations":
+            return ActivationInit(architectures, self.style, features=features)
         return Init(architectures, self.style, features=features, edge_positions=self.spec.edge_positions)
 
     def dual_init(self, features: int) -> DualInit | None:
         return DualInit(self.style, features=features) if self.flow == "dual" else None
 
     def layer(self, *, edges: bool) -> PassingLayer:
-        return self.layers[self.flow](self.style, edges=edges)
+        kind = ActivationLayer if self.spec.messages == "activations" else self.layers[self.flow]
+        return kind(self.style, edges=edges)
 
 
 class Paper(Form):
@@ -153,6 +164,8 @@ class Paper(Form):
     }
 
     def options(self) -> str | None:
+        if self.spec.messages != "nets":
+            return f"messages: {self.spec.messages!r} are not in the paper; use form = 'ours'"
         if self.flow == "dual":
             return "backward: 'dual' is not in the paper; use 'auto', or form = 'ours'"
         return None
@@ -183,6 +196,17 @@ class Paper(Form):
         )
         return self.layers[self.flow](style, edges=edges)
 
+
+# What a forward pass leaves no choice of.
+_FOR_ACTIVATIONS = {
+    "order": "in_turn",
+    "backward": "none",
+    "edge_updates": False,
+    "gate": None,
+    "aggregate": "sum",
+    "edge_positions": False,
+    "positions_everywhere": False,
+}
 
 FORMS: dict[FormName, type[Form]] = {"ours": Ours, "paper": Paper}
 

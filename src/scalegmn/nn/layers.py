@@ -122,27 +122,28 @@ class PassingLayer(nn.Module, ABC):
         return x
 
 
-class GraphLayer(PassingLayer):
-    """One iteration in our form.
+class EdgeLayer(PassingLayer, ABC):
+    """The edges of one iteration in our form; a subclass has the functions of vertices.
 
     Arguments:
         style, edges: As in `PassingLayer`.
 
-    >>> from scalegmn.core.groups import Sign
-    >>> [name for name, _ in ForwardLayer(Style((Sign,), (Sign,), 4), edges=True).named_children()]
-    ['message', 'update', 'invariant', 'edge_update']
+    >>> issubclass(GraphLayer, EdgeLayer)
+    True
     """
 
-    messages = 1
     outer = False
 
     def __init__(self, style: Style, *, edges: bool) -> None:
         super().__init__(style, edges=edges)
-        self.message = Message(style)
-        self.update = Update(style, messages=self.messages, duals=self.duals)
+        self.make_functions(style)
         if edges:
             self.invariant = VertexInvariant(style, duals=self.duals)
             self.edge_update = EdgeUpdate(style, outer=self.outer)
+
+    @abstractmethod
+    def make_functions(self, style: Style) -> None:
+        """Make the functions of messages and updates."""
 
     def e(self, step: Iteration, connection: int) -> Edge:
         return self._edge(step, connection, step.old.e(connection), self.edge_update if self.edges else None)
@@ -183,6 +184,24 @@ class GraphLayer(PassingLayer):
             size = old.symmetry.ranges(connection)[0].size
             return [p[i][:1].unsqueeze(-2).expand(size, 1, -1) for i in (c.target, c.source)]
         return [old.symmetry.target(connection, p[c.target]), old.symmetry.source(connection, p[c.source])]
+
+
+class GraphLayer(EdgeLayer):
+    """One iteration in our form.
+
+    Arguments:
+        style, edges: As in `PassingLayer`.
+
+    >>> from scalegmn.core.groups import Sign
+    >>> [name for name, _ in ForwardLayer(Style((Sign,), (Sign,), 4), edges=True).named_children()]
+    ['message', 'update', 'invariant', 'edge_update']
+    """
+
+    messages = 1
+
+    def make_functions(self, style: Style) -> None:
+        self.message = Message(style)
+        self.update = Update(style, messages=self.messages, duals=self.duals)
 
 
 class Iteration(States):

@@ -18,7 +18,7 @@ from ..core.groups import Group, Trivial
 from ..core.networks import Networks
 from ..native.dense import dense
 from ..native.formula import TARGET, Edge
-from .encoding import FirstStates, reciprocal
+from .encoding import AugmentedStates, reciprocal
 from .invariant import Along, PaperInvariant
 from .kernels import kernel_shape, pad_kernel
 from .layers import Iteration, PassingLayer
@@ -326,13 +326,13 @@ class PaperReciprocal(PaperShared):
         return self.updated(step, way, step.old.r(connection), self.backward_edge_update)
 
 
-class PaperInit(FirstStates):
+class PaperInit(AugmentedStates):
     r"""The first states in the paper's form: weights and biases as they are.
 
     \(\mathrm{INIT}_E(w) = \Gamma_E w\); with edge positions \(\mathrm{INIT}_E(w, p) = \mathsf{AugScaleEq}(w, p)\).
 
     Arguments:
-        architectures, style, features, edge_positions: As in `FirstStates`.
+        architectures, style, features, edge_positions: As in `AugmentedStates`.
 
     >>> from scalegmn.core.groups import Sign
     >>> a = Architecture.mlp([2, 8, 1], "tanh")

@@ -61,11 +61,13 @@ class Readout(nn.Module):
             self.invariant = VertexInvariant(style, duals=duals)
             self.sets = style.nets.mlp(w, w)
             ends += w
-        self.outputs = _ANSWERS * w if probes else w
+        self.outputs = _ANSWERS * w if probes or style.activations else w
         self.answers = _hidden(probes * self.sizes[1], self.outputs, style.nets.dropout) if probes else None
         if probes:
             ends += self.outputs
-        self.embedding = _hidden(ends, self.outputs, style.nets.dropout)
+        # Where states are answers themselves, they meet two hidden layers as answers to probes do.
+        self.first = _hidden(ends, self.outputs, style.nets.dropout) if style.activations else None
+        self.embedding = _hidden(ends if self.first is None else self.outputs, self.outputs, style.nets.dropout)
 
     def extra_repr(self) -> str:
         return f"neurons: {self.kind}"
@@ -82,7 +84,8 @@ class Readout(nn.Module):
         if self.answers is not None:
             assert states.answers is not None
             parts.append(self.answers(self._padded(states.answers, self.sizes[1])))
-        embedding: Tensor = self.embedding(torch.cat(parts, -1))
+        found = torch.cat(parts, -1)
+        embedding: Tensor = self.embedding(found if self.first is None else self.first(found))
         return embedding
 
     def _end(self, states: States, layer: int, size: int) -> Tensor:

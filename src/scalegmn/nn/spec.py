@@ -9,6 +9,7 @@ Flow = Literal["none", "shared", "reciprocal", "dual"]
 Backward = Flow | Literal["auto"]
 Aggregate = Literal["sum", "mean"]
 Order = Literal["together", "in_turn"]
+Messages = Literal["nets", "activations"]
 SignRule = Literal["symmetrise", "absolute"]
 FormName = Literal["ours", "paper"]
 Rescaling = Literal["hadamard", "outer"]
@@ -49,6 +50,9 @@ class PassingSpec(Spec):
             forwards only.
         hidden: Width of the hidden layer in the nets that update vertices, of which there are far fewer than edges;
             `width` where omitted.
+        messages: What messages are made of: `nets`, or the senders' own `activations` of their states times edges. The
+            latter, with layers in turn and edges that are not updated, start as the forward pass of the networks at
+            learned points, one for each entry of the states (`nn/activations.py`).
 
     >>> PassingSpec(width=32)
     PassingSpec(width=32)
@@ -74,3 +78,4 @@ class PassingSpec(Spec):
     neighbours_only: bool = False
     order: Order = "together"
     hidden: Count | None = None
+    messages: Messages = "nets"

@@ -55,6 +55,7 @@ class Style:
         checkpointing: Whether the backward pass recomputes messages and updates.
         state_dropout: On vertex states after every iteration.
         hidden: Width of the hidden layer in the nets that update vertices; that of all states if omitted.
+        activations: Whether messages are activations.
 
     >>> from scalegmn.core.groups import PositiveScale
     >>> Style((PositiveScale,), (PositiveScale,), 8).aggregate
@@ -72,6 +73,7 @@ class Style:
     checkpointing: bool = False
     state_dropout: float = 0.0
     hidden: int | None = None
+    activations: bool = False
 
     @property
     def along_vertex(self) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -127,6 +127,12 @@ class Way:
     def lift(self) -> Phi:
         """The map that makes states of the sender move as its post-activations; backward messages need none."""
         return Phi() if self.back else self.symmetry.phis[self.sender]
+
+    @property
+    def activation(self) -> Callable[[Tensor], Tensor]:
+        """The sender's own activation, which does the same; `lift` for one that is more than a function of numbers."""
+        sigma = self.symmetry.architecture.layers[self.sender].activation
+        return self.lift if self.back or sigma.learned_slope or sigma.across_neurons else sigma
 
     @property
     def by_target(self) -> bool:

@@ -119,6 +119,9 @@ def departures(records: Sequence[Record]) -> dict[str, list[str]]:
             f"nets on edges have {model['gate']} hidden neurons" if model.get("gate") else "",
             f"nets that update neurons have {model['hidden']} hidden neurons" if model.get("hidden") else "",
             "layers of neurons are updated in turn" if model.get("order") == "in_turn" else "",
+            "messages are activations, and training starts from the forward pass of the networks"
+            if model.get("messages") == "activations"
+            else "",
             f"{model['corrections']} Gauss-Newton steps come before each edit" if model.get("corrections") else "",
         ]
         for told in words if str(model.get("name", "")).startswith("scalegmn") else ():

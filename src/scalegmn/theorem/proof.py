@@ -17,7 +17,7 @@ from ..core.groups import Group
 from ..native.formula import NONE, Edge, gated
 from ..native.unit import unit
 from ..nn.body import MessagePassing
-from ..nn.encoding import reciprocal
+from ..nn.encoding import AugmentedStates, reciprocal
 from ..nn.invariant import GatedProduct, Invariant
 from ..nn.layers import DualLayer, GraphLayer, ReciprocalLayer, SharedLayer
 from ..nn.message import EdgeUpdate, Message, Update
@@ -90,6 +90,7 @@ def set_start(body: MessagePassing, c: StateChannels, inputs: Tensor, cotangent:
     body.positions.input[:, : c.count] = inputs.T
     body.positions.output[:, : c.count] = cotangent.T
     init = body.init
+    assert isinstance(init, AugmentedStates)
     _set_gamma(init.vertex, [(slice(0, 1), slice(0, 1))])
     _set_constant(init.vertex.invariant[0])
     assert init.edge is not None
