@@ -30,6 +30,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 TURNS: dict[str, dict[str, Any]] = {
     "both, in turn": {"gate": 16, "edge_updates": False, "order": "in_turn"},
     "both, in turn, 256 hidden": {"gate": 16, "edge_updates": False, "order": "in_turn", "hidden": 256},
+    "activations": {"edge_updates": False, "order": "in_turn", "messages": "activations"},
 }
 
 

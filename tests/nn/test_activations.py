@@ -6,6 +6,7 @@ from strategies import generator
 from subjects import ARCHITECTURES, of_all_conditions, transforms
 
 from scalegmn.core.architecture import Architecture
+from scalegmn.core.groups import Trivial
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.models.heads import Classifier, Editor
@@ -61,6 +62,28 @@ def test_answers_are_invariant(kind: str, name: str, probes: int) -> None:
     # Not because it sees nothing: another weight, another answer.
     changed = networks.replace(networks.parameters * torch.linspace(0.5, 1.5, a.parameters, dtype=torch.float64))
     assert relative_error(model(changed), model(networks)).max() > 1e-4
+
+
+def test_states_are_those_of_the_equations_one_neuron_at_a_time() -> None:
+    a = ARCHITECTURES["mlp", "mixed"]
+    networks = random_networks(a, 2)
+    body = shaken(trunk(a)).body
+    positions, h = body.positions(a), body.width
+    x = [list(positions[0].expand(2, -1, -1).unbind(1))]
+    for t, (layer, found) in enumerate(zip(a.layers[1:], body.layers, strict=True)):
+        update = found.update
+        group = Trivial if t == len(body.layers) - 1 else layer.activation.group
+        x.append([])
+        for i in range(layer.size):
+            z = networks.biases[t + 1][:, i, None] * body.init.bias
+            for j, sender in enumerate(x[t]):
+                sent = sender if t == 0 else a.layers[t].activation(sender)
+                z = z + networks.weights[t][:, i, j] * body.init.edge.weight[:, 0] * sent
+            gate = update.invariant(group, [z.unsqueeze(1)], [positions[t + 1][i : i + 1]]).view_as(z)
+            x[-1].append((z + z @ update.gamma.weight.T / h) * (1 + gate / h))
+    states = body(networks)
+    for i, expected in enumerate(x):
+        assert (states.x(i) - torch.stack(expected, 1)).abs().max() < 1e-10
 
 
 def test_another_activation_than_the_networks_own_is_not_equivariant(monkeypatch: pytest.MonkeyPatch) -> None:
