@@ -22,7 +22,7 @@ from scalegmn.cli.application import run
 from scalegmn.core.networks import Networks
 from scalegmn.errors import ScaleGMNError
 from scalegmn.inference.places import PRETRAINED, find_model, pretrained
-from scalegmn.inference.pretrained import export
+from scalegmn.inference.pretrained import export, halved
 from scalegmn.inference.trained import load
 from scalegmn.training.loop import train
 from scalegmn.zoo.images.collections import Images
@@ -57,25 +57,45 @@ def editor(digits: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(folder / "run", folder / "model")
 
 
+def _size(folder: Path) -> int:
+    return (folder / "model.safetensors").stat().st_size
+
+
 # -- packing -------------------------------------------------------------------------------------------------------
 
 
 def test_a_packed_run_answers_as_the_run_does(digits: Zoo, packed: Path) -> None:
-    networks, trained = digits.batch(digits.split("test")), load(packed)
-    assert trained.predict(trained.read(networks)) == load(packed.parent / "run").predict(networks)
+    networks = digits.batch(digits.split("test"))
+    ours, theirs = (load(path).model(networks).detach() for path in (packed, packed.parent / "run"))
+    # Its parameters are kept in half precision.
+    assert 0 < (ours - theirs).abs().max() < 1e-2 * theirs.abs().max()
+    assert _size(packed) < 0.75 * _size(packed.parent / "run")
     files = sorted(path.name for path in packed.iterdir())
     assert files == ["README.md", "config.json", "familiar.safetensors", "model.safetensors"]
 
 
 def test_the_card_says_what_was_measured(digits: Zoo, packed: Path) -> None:
-    results = json.loads((packed.parent / "run" / "results.json").read_text())
     card = json.loads((packed / "config.json").read_text())["card"]
-    assert card["value"] == results["test"]["accuracy"]
+    assert card["value"] == load(packed).evaluate(digits).metrics["accuracy"]
     assert card["networks"] == {name: len(digits.split(name)) for name in digits.splits}
     text = (packed / "README.md").read_text()
     assert f"Test accuracy {card['value']:.4f}" in text
     assert "Knows three digits." in text
     assert str(digits.path.parent) not in text + (packed / "config.json").read_text()
+
+
+def test_constants_and_entries_that_half_precision_would_lose_stay_as_they_are() -> None:
+    model = nn.Linear(3, 1)
+    model.register_buffer("constant", torch.tensor([1e-12, 1e6]))
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1e5, 1.0, 0.0]]))
+    found = halved(model)
+    assert {name: t.dtype for name, t in found.items()} == {
+        "weight": torch.float32,
+        "bias": torch.float16,
+        "constant": torch.float32,
+    }
+    assert torch.equal(found["weight"], model.weight)
 
 
 def test_only_finished_runs_are_packed(digits: Zoo, tmp_path: Path) -> None:
@@ -186,8 +206,8 @@ def test_edits_come_back_in_the_spelling_in_which_they_came(digits: Zoo, editor:
 def test_answers_say_what_people_call_the_classes(digits: Zoo, tmp_path: Path, command: Command) -> None:
     model = {"name": "scalegmn", "width": 8, "layers": 1}
     train(recipe_for(digits.path, model=model, epochs=1), tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "model", titles=["none", "one", "two"])
-    plain, titled = (load(tmp_path / name) for name in ("run", "model"))
+    plain = load(export(tmp_path / "run", tmp_path / "plain"))
+    titled = load(export(tmp_path / "run", tmp_path / "model", titles=["none", "one", "two"]))
     networks = digits.batch(range(5))
     for old, new in zip(plain.predict(networks), titled.predict(networks), strict=True):
         assert new == {"label": old["label"], "title": ("none", "one", "two")[old["label"]], **old}

@@ -5,10 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..core.schema import strict, to_json
 from ..errors import ScaleGMNError
 from ..files import make_directory, read_object, write_atomically, write_json
-from ..files.tensors import write_tensors
+from ..files.tensors import Tensors, write_tensors
 from ..tasks import Classification, Task
 from ..training.data import unchanged_zoo
 from ..training.run import Run
@@ -17,6 +19,7 @@ from .familiar import Familiar
 from .places import CARD, CONFIG, FAMILIAR, PRETRAINED, WEIGHTS
 from .trained import load
 
+_WARNS = "A network unlike those in training gets an answer with a warning; the warning misses some of them."
 _PACKED = {CARD, CONFIG, FAMILIAR, WEIGHTS}
 
 
@@ -49,7 +52,8 @@ def export(
     """Pack a finished run into a directory that `scalegmn.load` reads, with a model card.
 
     Besides the weights it holds statistics of the training networks (`Familiar`), for which the zoo of the run must
-    still be there. A model that was packed into the directory before is replaced; other files there are an error.
+    still be there. Parameters are kept in half precision, and the test result of the card is that of the packed model. A
+    model that was packed into the directory before is replaced; other files there are an error.
 
     Arguments:
         run: The run directory.
@@ -68,13 +72,15 @@ def export(
     zoo = unchanged_zoo(config["recipe"]["zoo"], config["zoo"]["sha256"])
     if "test" not in results:
         raise ScaleGMNError(f"export: {zoo.path} has no test networks, so nothing can be said about {run}")
+    metric, weights = results["metric"], halved(trained.model)
+    trained.model.load_state_dict(weights)
     card = {
         "about": about,
         "data": data,
         "limits": list(limits),
-        "metric": results["metric"],
-        "value": results["test"][results["metric"]],
-        "val": results["val"][results["metric"]],
+        "metric": metric,
+        "value": trained.evaluate(zoo).metrics[metric],
+        "val": trained.evaluate(zoo, "val").metrics[metric],
         "networks": {name: len(zoo.split(name)) for name in zoo.splits},
         "parameters": results["parameters"],
         "epochs": results["epochs"],
@@ -88,11 +94,28 @@ def export(
     told = strict({**config, **canvas, "task": task.to_json(), "recipe": recipe, "card": card})
     familiar = Familiar.measure(trained.task, zoo)
     make_directory(directory)
-    write_tensors(directory / WEIGHTS, weights_of(trained.model))
+    write_tensors(directory / WEIGHTS, weights)
     write_tensors(directory / FAMILIAR, familiar.tensors())
     write_atomically(directory / CARD, card_text(directory.name, told).encode())
     write_json(directory / CONFIG, told)
     return directory
+
+
+def halved(model: nn.Module) -> Tensors:
+    """A model's parameters in half precision, where that changes no entry by more than a thousandth of the largest.
+
+    Buffers, which may hold constants of any size, stay as they are.
+
+    >>> [t.dtype for t in halved(nn.BatchNorm1d(3)).values()][:3]
+    [torch.float16, torch.float16, torch.float32]
+    """
+    found = weights_of(model)
+    for name in dict(model.named_parameters()):
+        t = found[name]
+        change = (t.half().to(t) - t).abs()
+        if t.numel() and t.is_floating_point() and bool(change.amax() <= 1e-3 * t.abs().amax()):
+            found[name] = t.half()
+    return found
 
 
 def _titled(task: Task, titles: Sequence[str]) -> Task:
@@ -128,8 +151,8 @@ def card_text(name: str, config: Mapping[str, Any]) -> str:
         f"{config['model']['name']} ({card['parameters']:,} parameters; {options}); {training}. "
         f"{card['epochs']:g} epochs, {card['seconds'] / 60:.0f} minutes.",
         "## Limits",
-        *card["limits"],
-        "A network unlike those in training gets an answer with a warning; the warning misses some of them.",
+        *(limit for limit in card["limits"] if limit != _WARNS),
+        _WARNS,
     ]
     return "\n\n".join(lines) + "\n"
 
