@@ -52,7 +52,7 @@ def export(
     """Pack a finished run into a directory that `scalegmn.load` reads, with a model card.
 
     Besides the weights it holds statistics of the training networks (`Familiar`), for which the zoo of the run must
-    still be there. Parameters are kept in half precision, and the test result of the card is that of the packed model. A
+    still be there. Parameters are kept in half precision; the results on the card are those of the packed model. A
     model that was packed into the directory before is replaced; other files there are an error.
 
     Arguments:
