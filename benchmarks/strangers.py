@@ -88,10 +88,10 @@ def main() -> None:
 
 def _tables(rows: list[Row], far: list[Row]) -> str:
     edits = any("edited" in r for r in rows)
-    answer = "untouched | edited" if edits else "accuracy"
-    lines = [f"| networks | number | dB | {answer} | called far |", "|---|---:|---:|" + "---:|" * (3 if edits else 2)]
+    answer = "own image | untouched | edited" if edits else "accuracy"
+    lines = [f"| networks | number | dB | {answer} | called far |", "|---|---:|---:|" + "---:|" * (4 if edits else 2)]
     for r in rows:
-        told = f"{r['untouched']:.2f} | {r['edited']:.2f}" if edits else f"{r['accuracy']:.1f} %"
+        told = f"{r['own']:.2f} | {r['untouched']:.2f} | {r['edited']:.2f}" if edits else f"{r['accuracy']:.1f} %"
         lines.append(f"| {r['name']} | {r['count']} | {r['db']:.1f} | {told} | {r['far']:.1f} % |")
     lines += ["", "| networks that show no such image | number | called far |", "|---|---:|---:|"]
     return "\n".join([*lines, *(f"| {r['name']} | {r['count']} | {r['far']:.1f} % |" for r in far)])
@@ -143,6 +143,7 @@ def _asked(trained: Trained, name: str, zoo: Zoo) -> Row:
 def _edited(trained: Trained, name: str, zoo: Zoo) -> Row:
     """The mean squared error, times 100, of networks as they are and of their edited versions.
 
+    Beside them the error of the networks as pictures of their own images, below which no edit can be expected to come.
     All are in the convention of training: networks in memory do not say which one they follow.
     """
     every = list(range(len(zoo)))
@@ -154,14 +155,13 @@ def _edited(trained: Trained, name: str, zoo: Zoo) -> Row:
     networks = Networks.from_state_dicts(
         states, like=replace(a, layers=(*a.layers[:-1], replace(a.layers[-1], offset=usual.offset)))
     )
-    target = torch.from_numpy(dilate(zoo.images(every).numpy())).float() / 255
+    images = zoo.images(every)
+    target = torch.from_numpy(dilate(images.numpy())).float() / 255
     found = trained.read(networks)
-    errors = [
-        100 * (canvas.render(n) - target).square().mean().item()
-        for n in (networks, found.hand_back(trained.edited(found)))
-    ]
+    before, after = (canvas.render(n) for n in (networks, found.hand_back(trained.edited(found))))
+    pairs = {"own": (before, images.float() / 255), "untouched": (before, target), "edited": (after, target)}
     db = float(zoo.column("psnr").mean())
-    told = {"untouched": errors[0], "edited": errors[1], "far": _share(found)}
+    told = {what: 100 * (a - b).square().mean().item() for what, (a, b) in pairs.items()} | {"far": _share(found)}
     return {"name": name, "count": len(zoo), "db": db, **told}
 
 
