@@ -143,7 +143,7 @@ def _asked(trained: Trained, name: str, zoo: Zoo) -> Row:
 def _edited(trained: Trained, name: str, zoo: Zoo) -> Row:
     """The mean squared error, times 100, of networks as they are and of their edited versions.
 
-    Beside them the error of the networks as pictures of their own images, below which no edit can be expected to come.
+    Beside them the error of the networks as pictures of their own images: an edit starts from there.
     All are in the convention of training: networks in memory do not say which one they follow.
     """
     every = list(range(len(zoo)))
