@@ -29,6 +29,7 @@ from torch import Tensor, nn
 import scalegmn
 from scalegmn.core.networks import Networks
 from scalegmn.inference.sources import Reading
+from scalegmn.inference.spelling import POINTS
 from scalegmn.inference.trained import Trained
 from scalegmn.models.heads import Editor
 from scalegmn.tasks.editing import dilate
@@ -114,8 +115,8 @@ def _built(source: Images, out: Path, fit: Fit, count: int, seed: int) -> Zoo:
     return build_inr_zoo(source, out, fit=fit, sizes=(0, 0, count), seed=seed)
 
 
-def _ask(trained: Trained, networks: Any) -> tuple[list[int], float]:
-    found = trained.read(networks)
+def _ask(trained: Trained, networks: Any, points: str | None = None) -> tuple[list[int], float]:
+    found = trained.read(networks, points=points)
     return [a["label"] for a in trained.predict(found)], _share(found)
 
 
@@ -205,17 +206,19 @@ def _between(old: Convention, new: Convention) -> Callable[[State], State]:
     return partial(_changed, factor=1.0, gain=gain, shift=shift, turn=old.name != new.name)
 
 
-def _written(usual: Convention) -> Iterator[tuple[str, Callable[[State], State]]]:
-    """Ways to write the networks of a convention, other than its own."""
+def _written(usual: Convention) -> Iterator[tuple[str, Callable[[State], State], str]]:
+    """Ways to write the networks of a convention, other than its own, and what their inputs are."""
+    named = {order: words for words, order in POINTS.items()}
     for name, kind in PRECISIONS.items():
-        yield name, lambda s, kind=kind: {k: t.to(kind) for k, t in s.items()}  # type: ignore[misc]
+        yield name, lambda s, kind=kind: {k: t.to(kind) for k, t in s.items()}, named[usual.name]  # type: ignore[misc]
     for name, sines, values, order in WAYS:
         low, high, offset = values or (usual.low, usual.high, usual.offset)
         gain = (high - low) / usual.span
         shift = gain * (usual.offset - usual.low) + low - offset
         turn = (order or usual.name) != usual.name
         if sines or turn or (gain, shift) != (1, 0):
-            yield name, partial(_changed, factor=30.0 if sines else 1.0, gain=gain, shift=shift, turn=turn)
+            change = partial(_changed, factor=30.0 if sines else 1.0, gain=gain, shift=shift, turn=turn)
+            yield name, change, named[order or usual.name]
 
 
 def _changed(state: State, *, factor: float, gain: float, shift: float, turn: bool) -> State:
@@ -225,15 +228,16 @@ def _changed(state: State, *, factor: float, gain: float, shift: float, turn: bo
 
 def _spelled(trained: Trained, zoo: Zoo, usual: Convention, count: int = 100, alone: int = 25) -> Iterator[Row]:
     states = zoo.batch(list(range(min(count, len(zoo))))).to_state_dicts()
-    for name, change in _written(usual):
+    for name, change, points in _written(usual):
         with tempfile.TemporaryDirectory() as folder:
             files = [Path(folder) / f"{i:03d}.pt" for i in range(len(states))]
             for file, state in zip(files, states, strict=True):
                 torch.save(change(state), file)
             yield _row(f"{name}, a folder", zoo, *_ask(trained, folder))
-            single = [_ask(trained, file) for file in files[:alone]]
-        labels, far = [a[0][0] for a in single], float(np.mean([a[1] for a in single]))
-        yield _row(f"{name}, file by file", zoo, labels, far)
+            single = {told: [_ask(trained, file, told) for file in files[:alone]] for told in (None, points)}
+        for told, answers in single.items():
+            labels, far = [a[0][0] for a in answers], float(np.mean([a[1] for a in answers]))
+            yield _row(f"{name}, file by file{' with --points' if told else ''}", zoo, labels, far)
 
 
 # -- strangers ------------------------------------------------------------------------------------------------------

@@ -171,6 +171,47 @@ def test_other_spellings_get_the_same_answers(digits: Zoo, packed: Path, tmp_pat
     assert any(words in text for text in trained.read(states).notes())
 
 
+def turned(modules: list[Siren]) -> list[dict[str, Tensor]]:
+    """The same pictures, with points given as (row, column)."""
+    states = [dict(module.state_dict()) for module in modules]
+    first = next(iter(states[0]))
+    return [{**state, first: state[first].flip(1)} for state in states]
+
+
+def test_users_may_say_what_the_inputs_are(digits: Zoo, packed: Path, editor: Path, tmp_path: Path) -> None:
+    trained, originals = load(packed), sirens(digits, 6)
+    expected = trained.embed(trained.read(originals, points="x,y"))
+    given = turned(originals)
+    # One at a time, as nothing but the option says how they are written.
+    found = [trained.read(state, points="row,column") for state in given]
+    assert torch.allclose(torch.cat([trained.embed(one) for one in found]), expected, atol=1e-5)
+    assert not torch.allclose(trained.embed(trained.read(given, points="x,y")), expected, atol=1e-3)
+    assert all("points (row, column)" in " ".join(one.notes()) for one in found)
+
+    other = load(editor)
+    wish = other.edit(other.read(originals[0].state_dict(), points="x,y"))
+    edited = other.edit(other.read(given[0], points="row,column"))
+    assert torch.allclose(next(iter(edited.values())).flip(1), next(iter(wish.values())), atol=1e-5)
+
+    # A run without statistics of its training networks guesses nothing, and believes what it is told.
+    shutil.copytree(packed, tmp_path / "bare", ignore=shutil.ignore_patterns("familiar.safetensors"))
+    bare = load(tmp_path / "bare")
+    assert torch.allclose(bare.embed(bare.read(given, points="row,column")), expected, atol=1e-5)
+    assert not torch.allclose(bare.embed(bare.read(given)), expected, atol=1e-3)
+
+
+def test_points_that_say_nothing_are_refused(digits: Zoo, packed: Path, tmp_path: Path, command: Command) -> None:
+    torch.save(sirens(digits, 1)[0].state_dict(), tmp_path / "one.pt")
+    _, err = command("predict", packed, tmp_path / "one.pt", "--points", "column,row", code=2)
+    assert "points: expected one of x,y; row,column, got 'column,row'" in err
+    out, _ = command("predict", packed, tmp_path / "one.pt", "--points", "row,column", "--json")
+    assert "points (row, column)" in json.loads(out)[0]["read_as"]
+    cnns = load("cifar10-gs")
+    (a, *_) = cnns.model.architectures
+    with pytest.raises(ScaleGMNError, match="points: expected a model of INRs of pictures"):
+        cnns.read(Networks(a, torch.zeros(1, a.parameters)), points="x,y")
+
+
 def test_a_zoo_says_how_its_networks_are_written(digits: Zoo, packed: Path, tmp_path: Path) -> None:
     trained = load(packed)
     images = Images("d", digits.stored_images().numpy()[:12, ..., 0], np.zeros(12, np.int64), np.ones(12, np.bool_))

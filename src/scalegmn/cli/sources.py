@@ -35,6 +35,9 @@ Archs = Annotated[
     ),
 ]
 Prefix = Annotated[str, typer.Option("--prefix", help="Read only the entries under this name, such as actor.")]
+Points = Annotated[
+    str | None, typer.Option("--points", help="What the two inputs of INRs are, if you know: x,y or row,column.")
+]
 Split = Annotated[str | None, typer.Option("--split", help="Only this split of a zoo.")]
 
 
@@ -44,11 +47,12 @@ def read_sources(
     activation: str | None,
     arch: Sequence[str] | None,
     prefix: str,
+    points: str | None,
     split: str | None = None,
 ) -> Reading:
     """Read the networks that a command line names, and note what had to be assumed."""
     likes = [load_module(reference) for reference in arch or ()]
-    found = trained.read(sources, activation=activation, likes=likes, prefix=prefix, split=split)
+    found = trained.read(sources, activation=activation, likes=likes, prefix=prefix, split=split, points=points)
     for text in found.notes():
         note(f"note: {text}")
     return found

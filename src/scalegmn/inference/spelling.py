@@ -8,12 +8,14 @@ one whose result looks like training networks is chosen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
+from ..errors import ScaleGMNError
 from ..zoo.inr.canvas import Canvas
 from ..zoo.inr.conventions import CONVENTIONS, Convention
 
@@ -22,6 +24,8 @@ FAR_SHARE = 0.25
 # The order of the coordinates is another one if one network is so much nearer then; for n networks the mean counts, and
 # a part 1 / sqrt(n) of it is enough.
 TURN = 0.2
+# Orders of coordinates that a user may name, and the conventions that have them.
+POINTS = {"x,y": "dws", "row,column": "nfn"}
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,41 @@ def spellings(architecture: Architecture, canvas: Canvas, *, told: bool) -> list
     # The known one has no words: there is nothing to tell.
     _, turned = found.pop((none, 1.0, 0.0))
     return [(Spelling(none), turned), *found.values()]
+
+
+def check_points(points: str | None) -> None:
+    """Refuse what names no order of coordinates.
+
+    >>> check_points("column,row")
+    Traceback (most recent call last):
+    scalegmn.errors.ScaleGMNError: points: expected one of x,y; row,column, got 'column,row'
+    """
+    if points is not None and points not in POINTS:
+        raise ScaleGMNError(f"points: expected one of {'; '.join(POINTS)}, got {points!r}")
+
+
+def with_points(
+    pairs: Sequence[tuple[Spelling, Spelling]], points: str, canvas: Canvas
+) -> list[tuple[Spelling, Spelling]]:
+    """The spellings with this order of coordinates, each as its own twin: nothing about the order is left to find out.
+
+    Arguments:
+        pairs: From `spellings`.
+        points: `x,y` or `row,column`.
+        canvas: The canvas of the training networks.
+
+    >>> from scalegmn.core.activations import activation
+    >>> canvas = Canvas("dws", 6, 6, 1)
+    >>> pairs = spellings(Architecture.mlp([2, 8, 1], activation("sine", 30.0)), canvas, told=True)
+    >>> [one.words for one, _ in with_points(pairs, "row,column", canvas)][0]
+    'values from 0 to 1, nothing added to the output, points (row, column)'
+    """
+    check_points(points)
+    swap = POINTS[points] != canvas.convention
+    found = [(way, way) for pair in pairs for way in dict.fromkeys(pair) if way.swap == swap]
+    if not found:
+        raise ScaleGMNError("points: expected a perceptron with two inputs, which can be swapped; leave it out")
+    return found
 
 
 def _words(inside: bool, kind: Convention, added: float, canvas: Canvas, swap: bool) -> str:

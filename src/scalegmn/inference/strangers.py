@@ -2,25 +2,29 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..core.architecture import Architecture
 from ..core.networks import Networks
+from ..errors import ScaleGMNError
 from ..models.heads import Metanetwork
 from ..zoo.inr.canvas import Canvas
 from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
 from .sources import Chunk, Piece, Reading
-from .spelling import FAR_SHARE, Spelling, of_canvas, settle, spellings, turns
+from .spelling import FAR_SHARE, Spelling, of_canvas, settle, spellings, turns, with_points
 
 Distance = Callable[[Networks], Tensor]
 # Networks of a call that decide how all of them are written.
 _VOTERS = 64
 
 
-def look(found: Reading, model: Metanetwork, familiar: Familiar, canvas: Canvas | None) -> Reading:
+def look(
+    found: Reading, model: Metanetwork, familiar: Familiar | None, canvas: Canvas | None, points: str | None = None
+) -> Reading:
     """The same networks with their distances from training networks, in the convention that brings them nearest.
 
     Files of one call with the same shapes are assumed to follow one convention. A zoo of INRs says which it follows.
@@ -28,17 +32,21 @@ def look(found: Reading, model: Metanetwork, familiar: Familiar, canvas: Canvas 
     Arguments:
         found: The networks that were read.
         model: The model that will read them.
-        familiar: Statistics of its training networks.
+        familiar: Statistics of its training networks; without them there are no distances, and nothing is guessed.
         canvas: The canvas of the training networks, if they are INRs.
+        points: The order of the coordinates of networks that do not come from a zoo, `x,y` or `row,column`, if known.
     """
-
-    def distance(networks: Networks) -> Tensor:
-        return familiar.distance(model.architectures, networks)
-
+    if points is not None and canvas is None:
+        raise ScaleGMNError("points: expected a model of INRs of pictures, got one of other networks; leave it out")
+    distance = None if familiar is None else partial(familiar.distance, model.architectures)
     pieces = found.pieces
-    if canvas is not None:
-        pieces = _files(_zoos(pieces, model, canvas), model, canvas, distance)
-    return Reading([replace(p, distances=_distances(p, distance)) for p in pieces], found.single)
+    if canvas is not None and distance is not None:
+        pieces = _zoos(pieces, model, canvas)
+    if canvas is not None and (distance is not None or points is not None):
+        pieces = _files(pieces, model, canvas, distance, points)
+    if distance is not None:
+        pieces = [replace(p, distances=_distances(p, distance)) for p in pieces]
+    return Reading(pieces, found.single)
 
 
 def _distances(piece: Piece, distance: Distance) -> Tensor:
@@ -63,7 +71,9 @@ def _zoos(pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas) -> list[P
     return result
 
 
-def _files(pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas, distance: Distance) -> list[Piece]:
+def _files(
+    pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas, distance: Distance | None, points: str | None
+) -> list[Piece]:
     """Networks of unknown convention: converted so that most of them come near training networks."""
     groups: dict[tuple[Architecture, bool], dict[int, Networks]] = {}
     for i, piece in enumerate(pieces):
@@ -71,10 +81,17 @@ def _files(pieces: Sequence[Piece], model: Metanetwork, canvas: Canvas, distance
         if isinstance(networks, Networks) and len(networks) and networks.architecture in model.architectures:
             Chunk([networks], piece.names, torch.arange(len(networks))).check_finite()
             groups.setdefault((networks.architecture, piece.assumed is None), {})[i] = networks
+        elif points is not None and not isinstance(networks, Zoo):
+            raise ScaleGMNError(
+                f"points: {piece.names[0]}: expected networks of the shape of those in training; leave it out"
+            )
     result = list(pieces)
     for (architecture, told), members in groups.items():
         voters = Networks(architecture, torch.cat([n.parameters.cpu() for n in members.values()])[:_VOTERS])
-        way = _way(voters, spellings(architecture, canvas, told=told), distance)
+        ways = spellings(architecture, canvas, told=told)
+        if points is not None:
+            ways = with_points(ways, points, canvas)
+        way = ways[0][0] if distance is None else _way(voters, ways, distance)
         for i, networks in members.items() if way.words else ():
             piece = pieces[i]
             before = piece.spelling.then(way) if piece.spelling is not None else way
@@ -87,7 +104,7 @@ def _way(networks: Networks, ways: Sequence[tuple[Spelling, Spelling]], distance
     def seen(way: Spelling) -> Tensor:
         return distance(way.read(networks, networks.architecture))
 
-    found, near = ways[0], distance(networks)
+    found, near = ways[0], seen(ways[0][0])
     # Most are written as those in training: one look is enough then.
     if bool((near > 1).double().mean() >= FAR_SHARE):
         tried = torch.stack([near, *(seen(usual) for usual, _ in ways[1:])])

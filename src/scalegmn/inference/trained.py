@@ -30,6 +30,7 @@ from ..zoo.store.zoo import Zoo
 from .familiar import Familiar
 from .places import CONFIG, FAMILIAR, WEIGHTS, find_model
 from .sources import Hints, Readable, Reader, Reading
+from .spelling import check_points
 from .strangers import look
 
 
@@ -125,6 +126,7 @@ class Trained:
         likes: Sequence[nn.Module] = (),
         prefix: str = "",
         split: str | None = None,
+        points: str | None = None,
     ) -> Reading:
         """Read networks for `predict`, `embed` and `edit`, with more options than these have.
 
@@ -135,13 +137,13 @@ class Trained:
             likes: Modules with such state dicts, if the model was trained on others.
             prefix: Read only the entries under this name, such as `actor.`.
             split: Only this split of a zoo.
+            points: What the two inputs of INRs in files are, `x,y` or `row,column`: a single file does not show it.
         """
+        check_points(points)
         layouts = tuple(trace(module)[1] for module in likes)
         hints = Hints(activation, layouts, f"{prefix.rstrip('.')}." if prefix else "", split)
         found = Reader(self.model, self.layouts, restates=self.familiar is not None).read(source, hints)
-        if self.familiar is None:
-            return found
-        return look(found, self.model, self.familiar, self._canvas())
+        return look(found, self.model, self.familiar, self._canvas(), points)
 
     def predict(
         self, source: Readable | Reading, *, activation: str | None = None, top: int = 1

@@ -7,7 +7,7 @@ import typer
 
 from ..application import app, examples
 from ..console import check_out, note
-from ..sources import ActivationName, Archs, Prefix, RunPath, read_sources
+from ..sources import ActivationName, Archs, Points, Prefix, RunPath, read_sources
 
 
 @app.command(epilog=examples("scalegmn edit runs/dilation digit.pt -o thick.pt --render thick.png"))
@@ -19,6 +19,7 @@ def edit(
     activation: ActivationName = None,
     arch: Archs = None,
     prefix: Prefix = "",
+    points: Points = None,
 ) -> None:
     """Edit a checkpoint; the result has the same format and names, and whatever else the file held."""
     from ...convert.formats.files import format_of, write
@@ -32,7 +33,7 @@ def edit(
     if render is not None:
         check_out(render, ".png", option="render")
     trained = load(run)
-    found = read_sources(trained, [file], activation, arch, prefix)
+    found = read_sources(trained, [file], activation, arch, prefix, points)
     edited = trained.edited(found)
     write(found.hand_back(edited)[0], out, form=format_of(file))
     note(f"wrote {out}")

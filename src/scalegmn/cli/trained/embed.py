@@ -7,7 +7,7 @@ import typer
 
 from ..application import app, examples
 from ..console import check_out, note
-from ..sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, read_sources
+from ..sources import ActivationName, Archs, Points, Prefix, RunPath, Split, print_csv, read_sources
 
 
 @app.command(
@@ -21,6 +21,7 @@ def embed(
     activation: ActivationName = None,
     arch: Archs = None,
     prefix: Prefix = "",
+    points: Points = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of writing a file.")] = False,
 ) -> None:
     """Write the embedding of each network: a vector that its symmetries do not change.
@@ -36,7 +37,7 @@ def embed(
     if not as_csv:
         check_out(out, ".npz")
     trained = load(run)
-    found = read_sources(trained, sources, activation, arch, prefix, split)
+    found = read_sources(trained, sources, activation, arch, prefix, points, split)
     vectors = trained.embed(found)
     if as_csv:
         pairs = zip(found.names, vectors.tolist(), strict=True)

@@ -8,7 +8,7 @@ import typer
 from ...errors import ScaleGMNError
 from ..application import app, examples
 from ..console import print_json, stdout, table
-from ..sources import ActivationName, Archs, Prefix, RunPath, Split, print_csv, read_sources
+from ..sources import ActivationName, Archs, Points, Prefix, RunPath, Split, print_csv, read_sources
 
 
 @app.command(
@@ -25,6 +25,7 @@ def predict(
     activation: ActivationName = None,
     arch: Archs = None,
     prefix: Prefix = "",
+    points: Points = None,
     split: Split = None,
     top: Annotated[int, typer.Option(min=1, help="Show this many of the most probable labels.")] = 1,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
@@ -42,7 +43,7 @@ def predict(
     if as_csv and as_json:
         raise ScaleGMNError("--csv: expected this or --json, got both")
     trained = load(run)
-    found = read_sources(trained, sources, activation, arch, prefix, split)
+    found = read_sources(trained, sources, activation, arch, prefix, points, split)
     answers = trained.predict(found, top=top)
     about = [row for piece in found.pieces for row in piece.told()]
     rows = [{"file": name, **answer} for name, answer in zip(found.names, answers, strict=True)]
