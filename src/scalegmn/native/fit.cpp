@@ -81,6 +81,7 @@ class Network {
         }
         zeros.assign(layers[0].wide, F(0));
         error.assign(TILE * channels, F(0));
+        outputs.assign(TILE, F(0));
         for (Index p = 0; p < problem.pixels(); ++p)
             inputs.insert(inputs.end(), {problem.x.data[problem.column.data[p]], problem.y.data[problem.row.data[p]], F(1)});
     }
@@ -142,7 +143,7 @@ class Network {
     Array<F> scaled, transposed;                  // w0 W and w0 b in the places of W and b; w0 W transposed
     Array<F> value_x, slope_x, value_y, slope_y;  // of the first layer along both axes
     std::vector<Array<F>> values, slopes;         // of a tile, per hidden layer; slopes become deltas
-    Array<F> inputs, error, zeros;                // inputs: x, y, 1 of every pixel
+    Array<F> inputs, outputs, error, zeros;       // inputs: x, y, 1 of every pixel; outputs: one channel of a tile
 
     // Visit the parameters in the order W1, b1, W2, b2, ..., weights (out, in) row by row.
     template <typename Visit>
@@ -222,9 +223,10 @@ class Network {
         double total = 0;
         for (Index c = 0; c < channels; ++c) {
             const F *w = &theta[y.weight + c * wide], bias = theta[y.bias + c], *below = values.back().data();
+            dots<rounded>(w, below, count, wide, outputs.data());
             F sum = 0;
             for (Index p = 0; p < count; ++p) {
-                const F e = dot<rounded>(w, below + p * wide, wide) + bias - target[p * channels + c];
+                const F e = outputs[p] + bias - target[p * channels + c];
                 total += static_cast<double>(e) * e;
                 sum += e;
                 error[p * channels + c] = scale * e;

@@ -69,7 +69,9 @@ inline void accumulate(Vec<F> (&sum)[tall][wide], Index depth, const F *right, S
         Vec<F> row[wide];
         for (int j = 0; j < wide; ++j) row[j] = in_register(load(right + j * apart));
         const auto entries = left(k);
+#pragma GCC unroll 32
         for (int r = 0; r < tall; ++r)
+#pragma GCC unroll 32
             for (int j = 0; j < wide; ++j) sum[r][j] += entries(r) * row[j];
         // For some processors GCC would round a single product before it adds it; then sums would depend on the blocks.
         if (tall * wide == 1) sum[0][0] = in_register(sum[0][0]);
@@ -122,11 +124,16 @@ inline void block(Index depth, const F *a, Index ai, Index ak, const F *b, const
                   const F *bias) {
     constexpr Index size = Vector<F>::size;
     Vec<F> sum[tall][wide];
+    // Loops over sums are unrolled from the start: unrolled later, GCC 12 would keep the sums in memory as well.
+#pragma GCC unroll 32
     for (int r = 0; r < tall; ++r)
+#pragma GCC unroll 32
         for (int j = 0; j < wide; ++j) sum[r][j] = into == Into::biased ? load(bias + j * size) : Vec<F>{};
     const auto left = [a, ai, ak](Index k) { return [entry = a + k * ak, ai](int r) { return entry[r * ai]; }; };
     accumulate(sum, depth, b, right.row, left, right.apart);
+#pragma GCC unroll 32
     for (int r = 0; r < tall; ++r)
+#pragma GCC unroll 32
         for (int j = 0; j < wide; ++j) {
             F *to = c + r * ldc + j * size;
             store(to, into == Into::times ? load(to) * sum[r][j] : into == Into::plus ? load(to) + sum[r][j] : sum[r][j]);
@@ -222,6 +229,44 @@ inline F dot(const F *a, const F *b, Width count) {
     F total = 0;
     for (Index i = 0; i < size; ++i) total += sum[i];
     return total;
+}
+
+#ifdef __AVX__
+// Of eight vectors the sums over their lanes, each from the first lane to the last.
+inline __m256 sums_over_lanes(const __m256 *v) {
+    __m256 lane[8];
+    for (int half = 0; half < 2; ++half, v += 4) {
+        const __m256 a = _mm256_unpacklo_ps(v[0], v[1]), b = _mm256_unpacklo_ps(v[2], v[3]);
+        const __m256 c = _mm256_unpackhi_ps(v[0], v[1]), d = _mm256_unpackhi_ps(v[2], v[3]);
+        lane[half] = _mm256_shuffle_ps(a, b, 0x44), lane[half + 2] = _mm256_shuffle_ps(a, b, 0xEE);
+        lane[half + 4] = _mm256_shuffle_ps(c, d, 0x44), lane[half + 6] = _mm256_shuffle_ps(c, d, 0xEE);
+    }
+    __m256 total = _mm256_setzero_ps();
+    for (int i = 0; i < 8; i += 2) total += _mm256_permute2f128_ps(lane[i], lane[i + 1], 0x20);
+    for (int i = 0; i < 8; i += 2) total += _mm256_permute2f128_ps(lane[i], lane[i + 1], 0x31);
+    return total;
+}
+#endif
+
+// to[r] = dot(w, row r) for rows that lie one after the other, with the sums of `dot`.
+template <bool rounded, typename F, typename Width>
+inline void dots(const F *w, const F *rows, Index count, Width width, F *to) {
+    Index r = 0;
+#ifdef __AVX__
+    if constexpr (std::is_same_v<F, float>)
+        for (; r + 8 <= count; r += 8) {
+            __m256 sum[8] = {};
+            for (Index i = 0; i < width; i += 8) {
+                const __m256 weight = _mm256_loadu_ps(w + i);
+                for (int j = 0; j < 8; ++j) {
+                    const __m256 product = weight * _mm256_loadu_ps(rows + (r + j) * width + i);
+                    sum[j] += rounded ? in_register(product) : product;
+                }
+            }
+            _mm256_storeu_ps(to + r, sums_over_lanes(sum));
+        }
+#endif
+    for (; r < count; ++r) to[r] = dot<rounded>(w, rows + r * width, width);
 }
 
 }  // namespace
