@@ -10,8 +10,11 @@ from torch._dynamo.testing import CompileCounter
 
 from scalegmn.core.architecture import Architecture
 from scalegmn.core.networks import Networks
+from scalegmn.errors import ScaleGMNError
 from scalegmn.models.heads import Classifier, Editor
+from scalegmn.models.peers.flat import FlatMLP
 from scalegmn.models.scalegmn import ScaleGMN
+from scalegmn.training.compiled import Compiled
 
 # torch's compiler looks at gradients of tensors that have none.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -51,3 +54,11 @@ def test_layers_share_compilations_and_other_batch_sizes_add_none(kind: str, com
         for name, gradient in gradients.items():
             torch.testing.assert_close(also[name], gradient, rtol=1e-7, atol=1e-9)
         assert counter.frame_count == compilations
+
+
+def test_corrections_are_compiled_around_or_refused() -> None:
+    with pytest.raises(ScaleGMNError, match="compile: expected a model whose loss can be traced, got corrections"):
+        Compiled(Editor(FlatMLP([SIREN], width=8), corrections=1, points=4))
+    # Iterations are compiled one by one, so that nothing has to be traced.
+    Compiled(Editor(ScaleGMN([SIREN], width=8, layers=1), corrections=1, points=4), backend="eager")
+    Compiled(Editor(FlatMLP([SIREN], width=8)))

@@ -14,7 +14,9 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..core.networks import Networks
+from ..errors import ScaleGMNError
 from ..nn.body import MessagePassing
+from ..nn.correction import Correction
 
 
 class Compiled(nn.Module):
@@ -35,6 +37,11 @@ class Compiled(nn.Module):
         for body in bodies:
             body.compile_layers(backend=backend)
         self._traced = not bodies
+        if self._traced and any(isinstance(m, Correction) for m in objective.modules()):
+            raise ScaleGMNError(
+                "compile: expected a model whose loss can be traced, got corrections, which watch their rounding; "
+                "use compile = false, or a trunk with message passing (scalegmn, gmn)"
+            )
         self._names = [name for name, _ in (*objective.named_parameters(), *objective.named_buffers())]
         self._shape: tuple[object, ...] | None = None
         self._graph: Callable[[list[Tensor], Tensor, Tensor], Tensor] | None = None
