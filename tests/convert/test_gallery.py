@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 import torch
-from convert.gallery import GALLERY, Example, SelfAttention, build, randomise
+from convert.attentions import SelfAttention
+from convert.gallery import GALLERY, Example, build, randomise
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
