@@ -247,14 +247,17 @@ def test_a_row_says_in_what_it_is_not_the_papers_model() -> None:
     records = [
         record("mnist", "scalegmn", edge_updates=False, gate=16),
         record("cifar10", "scalegmn", edge_updates=False),
+        record("mnist", "scalegmn-ours", edge_updates=False, gate=16),
+        record("mnist", "scalegmn-ours-moved", edge_updates=False, gate=16),
         record("mnist", "scalegmn-b", edge_updates=True, form="paper"),
         # Of a peer the paper says nothing.
         record("mnist", "gmn", edge_updates=False, gate=16),
     ]
     assert _told(render.table_data(table("inr-classification"), records, "small")) == [
-        "Differs from the paper's model: our form of its equations (ScaleGMN).",
-        "Differs from the paper's model: edges are not updated (ScaleGMN).",
-        "Differs from the paper's model: nets on edges have 16 hidden neurons (ScaleGMN on MNIST).",
+        "Not the paper's model: ScaleGMN: our form of its equations, edges are not updated, "
+        "nets on edges have 16 hidden neurons on MNIST.",
+        "Not the paper's model: ScaleGMN, our settings; ScaleGMN, our settings, inputs moved: "
+        "our form of its equations, edges are not updated, nets on edges have 16 hidden neurons.",
     ]
 
 

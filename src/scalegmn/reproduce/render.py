@@ -227,8 +227,8 @@ def footers(data: dict[str, Any]) -> list[str]:
     given = [f"{c['title']} ({c['published']})" for c in data["datasets"] if c["published"]]
     lines = [f"Largest tau that equal accuracies allow: {', '.join(caps)}."] if caps else []
     lines += [f"Published networks: {', '.join(given)}."] if given else []
-    lines += [f"Differs from the paper's model: {words}." for words in _differences(data)]
-    older = [_where(data, row, row["outdated"]) for row in data["rows"] if row["outdated"]]
+    lines += [f"Not the paper's model: {words}." for words in _differences(data)]
+    older = [row["title"] + _where(data, row, row["outdated"]) for row in data["rows"] if row["outdated"]]
     lines += [f"Older, with other settings than the recipe has now: {'; '.join(older)}."] if older else []
     if data["trials"]:
         titles = "; ".join(METHODS[method].title for method in data["trials"])
@@ -240,20 +240,19 @@ def footers(data: dict[str, Any]) -> list[str]:
 
 
 def _differences(data: dict[str, Any]) -> list[str]:
-    """One line for each difference: the rows that have it and, if not all of their columns do, which columns."""
+    """One line for the rows that differ in the same way: which they are, and how they differ."""
     rows: dict[str, list[str]] = {}
     for row in data["rows"]:
-        for words, names in row["differs"].items():
-            rows.setdefault(words, []).append(_where(data, row, names))
-    return [f"{words} ({'; '.join(found)})" for words, found in rows.items()]
+        words = ", ".join(f"{words}{_where(data, row, names)}" for words, names in row["differs"].items())
+        rows.setdefault(words, []).append(row["title"])
+    return [f"{'; '.join(titles)}: {words}" for words, titles in rows.items() if words]
 
 
 def _where(data: dict[str, Any], row: dict[str, Any], names: Sequence[str]) -> str:
-    """The title of a row and, if not all of its columns are meant, which columns."""
+    """The columns of a row that are meant, if not all are."""
     titles = {column["name"]: column["title"] for column in data["datasets"]}
     measured = {name for name, cell in row["cells"].items() if "mean" in cell}
-    columns = "" if measured <= set(names) else f" on {', '.join(titles[name] for name in names)}"
-    return f"{row['title']}{columns}"
+    return "" if measured <= set(names) else f" on {' and '.join(titles[name] for name in names)}"
 
 
 def _numbers(data: dict[str, Any]) -> str:
