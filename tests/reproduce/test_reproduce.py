@@ -247,8 +247,7 @@ def test_a_row_says_in_what_it_is_not_the_papers_model() -> None:
     records = [
         record("mnist", "scalegmn", edge_updates=False, gate=16),
         record("cifar10", "scalegmn", edge_updates=False),
-        record("mnist", "scalegmn-ours", edge_updates=False, gate=16),
-        record("mnist", "scalegmn-ours-moved", edge_updates=False, gate=16),
+        *(record("mnist", f"scalegmn-ours{more}", edge_updates=False, gate=16) for more in ("", "-moved")),
         record("mnist", "scalegmn-b", edge_updates=True, form="paper"),
         # Of a peer the paper says nothing.
         record("mnist", "gmn", edge_updates=False, gate=16),
@@ -262,9 +261,8 @@ def test_a_row_says_in_what_it_is_not_the_papers_model() -> None:
 
 
 def test_lower_errors_win(tmp_path: Path) -> None:
-    records = [
-        dataclasses.replace(_record("dilation", m, 0, v), metric="mse") for m, v in (("dws", 0.02), ("mlp", 0.05))
-    ]
+    found = [_record("dilation", name, 0, value) for name, value in (("dws", 0.02), ("mlp", 0.05))]
+    records = [dataclasses.replace(record, metric="mse") for record in found]
     text = render.markdown(render.table_data(table("editing"), records, "small"))
     assert "| DWS | **2.00** (2.58 ± 0) |" in text
     assert "**5.00**" not in text
